@@ -1,7 +1,7 @@
 //! Attention on the CPU at the shapes of two small models: prompts in multiply-adds,
-//! generated rows in bytes of keys and values, on one and two threads.
+//! decode rows in bytes of keys and values, on one and two threads.
 //!
-//! A model's layers share pages and take turns, so that a generated row finds its keys
+//! A model's layers share pages and take turns, so that a decode row finds its keys
 //! and values in memory as it does in a model.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
@@ -131,7 +131,7 @@ fn prefill(c: &mut Criterion) {
     }
 }
 
-/// One generated row.
+/// One decode row.
 fn decode(c: &mut Criterion) {
     for shape in SHAPES {
         for ty in [BlockType::F16, BlockType::F8, BlockType::Q8_0, BlockType::Q4_0] {

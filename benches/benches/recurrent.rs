@@ -1,5 +1,5 @@
 //! The gated delta rule and the convolution before it at the shape of Qwen3.5 0.8B, on one and two threads:
-//! a prompt of 256 rows, and one generated row. Rates are rows.
+//! a prompt of 256 rows, and one decode row. Rates are rows.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use realizar_benches::values;
@@ -13,7 +13,7 @@ const DIM: usize = 128;
 const WIDTH: usize = HEADS * DIM;
 const TAPS: usize = 4;
 
-/// Rows that go on from slot 0 and leave their state in slot 1.
+/// Rows that continue from slot 0 and leave their state in slot 1.
 fn steps(n_rows: usize) -> StateSteps {
     let mut steps = StateSteps::with_capacity(n_rows);
     let mut writes = vec![realizar_kernels_cpu::NO_STATE; n_rows];

@@ -210,7 +210,7 @@ fn load_packed(dir: &Path) {
 }
 
 /// The header of a file of packed weights, in front of sound data: one that does not fit is written
-/// anew, so that the model always loads.
+/// again, so that the model always loads.
 pub(crate) fn packed(data: &[u8]) {
     let (dir, packed) = packed_model();
     let mut bytes = fs::read(packed).expect("it was written");

@@ -40,7 +40,7 @@ const PATHS: &[&str] = &[
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\
                         {% if add_generation_prompt %}<assistant>{% endif %}";
 
-/// The most bytes of an answer: a context of text, with its log-probabilities.
+/// The maximum number of bytes of an answer: a context of text, with its log-probabilities.
 const MAX_ANSWER: usize = 16 << 20;
 
 /// The tiny model with tokens for infilling, which `/infill` needs.

@@ -64,7 +64,7 @@ fn cargo_deny() -> Result<()> {
     let mut fetch = shell::cargo();
     fetch.args(["deny", "fetch", "db"]).stdout(Stdio::null()).stderr(Stdio::null());
     if !fetch.status().context("cargo deny fetch")?.success() {
-        println!("deny: the database of advisories cannot be had: advisories are not checked");
+        println!("deny: the advisory database cannot be fetched: advisories are not checked");
         return Ok(());
     }
     shell::check(shell::cargo().args(["deny", "check", "advisories"]))
@@ -105,7 +105,7 @@ fn check(package: &Package, allowed: &[String]) -> Result<()> {
     check_licence(package.license.as_deref().context("it names no licence")?, allowed)
 }
 
-/// Fails if the licence, an SPDX expression, is none of those that are allowed.
+/// Fails if the licence, an SPDX expression, is not one of those allowed.
 pub(crate) fn check_licence(text: &str, allowed: &[String]) -> Result<()> {
     let licence = Expression::parse_mode(text, ParseMode::LAX)?;
     if !licence.evaluate(|needed| allowed.contains(&needed.to_string())) {

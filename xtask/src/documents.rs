@@ -1,8 +1,8 @@
 //! The step `documents`: the console blocks of the documents run, and print what they show.
 //!
-//! A block is fenced as `console`. Its lines behind `$ ` are commands, the lines after them what is
+//! A block is fenced as `console`. Its lines after `$ ` are commands, the lines after them what is
 //! printed, where `…` stands for any text and, alone in a line, for any lines. A block that cannot run
-//! here says why behind `skip:`. Blocks of one file share a folder; ports are replaced by free ones.
+//! here says why after `skip:`. Blocks of one file share a folder; ports are replaced by free ones.
 
 use std::fs;
 use std::net::TcpListener;
@@ -29,7 +29,7 @@ struct Block {
     commands: Vec<Shown>,
 }
 
-/// A command and the lines that the document shows behind it.
+/// A command and the lines that the document shows after it.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Shown {
     text: String,
@@ -42,7 +42,7 @@ impl Shown {
         self.text.ends_with('\\') || self.text.matches('\'').count() % 2 == 1
     }
 
-    /// The command without a comment behind it.
+    /// The command without a comment after it.
     fn command(&self) -> &str {
         self.text.split("  #").next().unwrap_or_default().trim_end()
     }

@@ -1,4 +1,4 @@
-//! `cargo xtask fixtures`: make the fixture files anew by running the scripts beside them.
+//! `cargo xtask fixtures`: make the fixture files again by running the scripts beside them.
 //!
 //! Not part of the tests: it needs a Python with torch, transformers and sentencepiece, and
 //! llama.cpp's source tree for the GGUF twins.

@@ -45,7 +45,7 @@ const TIMEOUT: usize = 20;
 /// Build the target with instrumentation, in a target folder of its own, and run it.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seeds = shell::root().join("fixtures/fuzz").join(&args.target);
-    seeds.read_dir().with_context(|| format!("`{}` is no target", args.target))?;
+    seeds.read_dir().with_context(|| format!("`{}` is not a target", args.target))?;
     let target_dir = shell::root().join("target/fuzz");
     let host = shell::host()?;
     // With `--target`, so that build scripts and macros are not instrumented.

@@ -54,7 +54,7 @@ enum Command {
     Kernels(kernels::Args),
     /// Compare the engine with reference outputs, on the CPU or on a GPU.
     Parity(parity::Args),
-    /// Make the fixture files anew (needs Python with torch and transformers).
+    /// Make the fixture files again (needs Python with torch and transformers).
     Fixtures(fixtures::Args),
     /// Measure the engine's speed, side by side with other engines, or the machine's limits.
     Bench(Box<bench::Args>),

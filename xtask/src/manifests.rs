@@ -76,7 +76,7 @@ fn kubernetes(folder: &Path) -> Result<(Vec<Check>, Vec<String>)> {
     command.env("PYTHONDONTWRITEBYTECODE", "1").arg("xtask/manifests/kubernetes.py").args(&paths);
     let printed = shell::output(&mut command)?;
     let (checks, args) = read(&printed)?;
-    ensure!(checks.len() > paths.len(), "the script told of {} checks", checks.len());
+    ensure!(checks.len() > paths.len(), "the script reported {} checks", checks.len());
     Ok((checks, args))
 }
 

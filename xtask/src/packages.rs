@@ -147,7 +147,7 @@ fn pack(packages: &[Package]) -> Result<()> {
     }
     let out = cargo.output().context("start cargo package")?;
     let printed = String::from_utf8_lossy(&out.stderr);
-    ensure!(out.status.success(), "cargo package ended with {}:\n{printed}", out.status);
+    ensure!(out.status.success(), "cargo package exited with {}:\n{printed}", out.status);
     match warnings(&printed).as_slice() {
         [] => Ok(()),
         warnings => bail!("cargo package warns:\n{}", warnings.join("\n")),
@@ -164,7 +164,7 @@ fn warnings(printed: &str) -> Vec<&str> {
     warnings.filter(|line| !left_behind(line)).collect()
 }
 
-/// Unpacks a package and checks that it has what a package needs. Files that are there already and have not
+/// Unpacks a package and checks that it has what a package needs. Files that exist already and have not
 /// changed are left alone, so that cargo does not build them again.
 fn unpack(package: &Path, to: &Path, stem: &str) -> Result<()> {
     let fresh = tempfile::tempdir()?;

@@ -58,7 +58,7 @@ pub(crate) fn on_path(program: &str) -> Option<PathBuf> {
 pub(crate) fn check(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", show(command)))?;
     if !status.success() {
-        bail!("{} ended with {status}", show(command));
+        bail!("{} exited with {status}", show(command));
     }
     Ok(())
 }
@@ -69,7 +69,7 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     if !out.status.success() {
         let stderr = String::from_utf8_lossy(&out.stderr);
         let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
-        bail!("{} ended with {}: {last}", show(command), out.status);
+        bail!("{} exited with {}: {last}", show(command), out.status);
     }
     String::from_utf8(out.stdout).with_context(|| format!("output of {}", show(command)))
 }
@@ -116,7 +116,7 @@ pub(crate) fn build_whole_engine() -> Result<PathBuf> {
 }
 
 /// How cargo is called to build or run the tests. Every call names the same packages and features,
-/// as dependencies are built anew for another choice.
+/// as dependencies are built again for another choice.
 pub(crate) const TESTS: &[&str] = &["test", "--workspace", "--all-features"];
 
 /// Build the tests of the workspace, the binary `realizar` among them, and return its path.

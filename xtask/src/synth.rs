@@ -376,7 +376,7 @@ fn set_tokenizer(gguf: &mut GgufWriter<'_>, path: &PathBuf, vocab_size: usize) -
 
 /// Write the file.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let unknown = |name: &str| anyhow!("`{name}` is no block type");
+    let unknown = |name: &str| anyhow!("`{name}` is not a block type");
     let mut mixture = Mixture::from_name(&args.ty).ok_or_else(|| unknown(&args.ty))?;
     if let Some(name) = &args.head_type {
         mixture.head = BlockType::from_name(name).ok_or_else(|| unknown(name))?;

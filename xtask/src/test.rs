@@ -303,7 +303,7 @@ fn count_tests(command: &mut Command) -> Result<Totals> {
     }
     let status = child.wait()?;
     if !status.success() && totals.failed == 0 {
-        bail!("{} ended with {status}", shell::show(command));
+        bail!("{} exited with {status}", shell::show(command));
     }
     Ok(totals)
 }

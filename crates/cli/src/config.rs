@@ -138,7 +138,7 @@ pub(crate) fn apply(args: Vec<OsString>, mut program: Command) -> Result<Vec<OsS
     if models.len() > 1 {
         for model in models.iter().filter(|model| config.models.contains_key(*model)) {
             let place = config.place(&format!("[model.{model:?}]"));
-            ui::note(&format!("note: {place} is not used: `{name}` is given several models"));
+            ui::note(&format!("note: {place} is ignored: `{name}` has several models"));
         }
     }
     for (long, setting) in in_force? {
@@ -252,8 +252,8 @@ impl Config {
                         let place = format!("[model.{name:?}]");
                         let Value::Table(section) = section else {
                             let hint = format!(
-                                "sections of models are [model.\"NAME\"]; a model for \
-                                                commands that are given none is `{DEFAULT_MODEL}`"
+                                "sections of models are [model.\"NAME\"]; `{DEFAULT_MODEL}` sets \
+                                 the default model"
                             );
                             return Err(refuse("", hint));
                         };
@@ -345,7 +345,7 @@ fn named<'a, N: Iterator<Item = &'a str>>(
         let long = match find(&key).and_then(Arg::get_long) {
             _ if key == DEFAULT_MODEL && has_default => {
                 if !value.is_str() {
-                    return Err(format!("`{key}` is the name of a model"));
+                    return Err(format!("`{key}` must be the name of a model"));
                 }
                 key.as_str()
             }
@@ -356,7 +356,7 @@ fn named<'a, N: Iterator<Item = &'a str>>(
             }
         };
         if section.insert(long.to_owned(), value).is_some() {
-            return Err(format!("`{key}` is `{long}`, which is there already"));
+            return Err(format!("`{key}` sets `{long}`, which is already set"));
         }
     }
     Ok(section)
@@ -395,15 +395,15 @@ fn values(option: &Arg, value: &Value) -> Result<Vec<String>, String> {
         Value::String(text) => Ok(text.clone()),
         Value::Integer(n) => Ok(n.to_string()),
         Value::Float(x) => Ok(x.to_string()),
-        _ => Err("takes a text or a number".to_owned()),
+        _ => Err("must be a string or a number".to_owned()),
     };
     match (option.get_action(), value) {
         (ArgAction::SetTrue, Value::Boolean(is_on)) => {
             Ok(if *is_on { vec!["true".to_owned()] } else { Vec::new() })
         }
-        (ArgAction::SetTrue, _) => Err("is true or false".to_owned()),
+        (ArgAction::SetTrue, _) => Err("must be true or false".to_owned()),
         (ArgAction::Count, Value::Integer(n @ 0..=9)) => Ok(vec!["true".to_owned(); *n as usize]),
-        (ArgAction::Count, _) => Err("is a number from 0 to 9".to_owned()),
+        (ArgAction::Count, _) => Err("must be a number from 0 to 9".to_owned()),
         (ArgAction::Append, Value::Array(list)) => list.iter().map(one).collect(),
         (_, value) => Ok(vec![one(value)?]),
     }
@@ -559,16 +559,20 @@ top-k = 20
                 "FILE, [model.\"x\"]: unknown option `ctxx`, did you mean `ctx`?",
             ),
             ("model = \"x\"", &["list"], "FILE: unknown option `model`"),
-            ("temp = 1\ntemperature = 1", &["list"], "is `temp`, which is there already"),
+            ("temp = 1\ntemperature = 1", &["list"], "sets `temp`, which is already set"),
             (
                 "temp = -1",
                 &["run", "m"],
                 "FILE, top of the file: invalid value '-1' for '--temp <T>'",
             ),
-            ("[run]\ntemp = true", &["run", "m"], "FILE, [run]: `temp` takes a text or a number"),
-            ("greedy = 1", &["run", "m"], "FILE: `greedy` is true or false"),
-            ("temp = [1, 2]", &["run", "m"], "`temp` takes a text or a number"),
-            ("default-model = 3", &["list"], "`default-model` is the name of a model"),
+            (
+                "[run]\ntemp = true",
+                &["run", "m"],
+                "FILE, [run]: `temp` must be a string or a number",
+            ),
+            ("greedy = 1", &["run", "m"], "FILE: `greedy` must be true or false"),
+            ("temp = [1, 2]", &["run", "m"], "`temp` must be a string or a number"),
+            ("default-model = 3", &["list"], "`default-model` must be the name of a model"),
             ("[list]\ndefault-model = \"x\"", &["list"], "unknown option `default-model`"),
             ("temp = ", &["list"], "FILE: TOML parse error"),
         ] {

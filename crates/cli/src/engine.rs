@@ -162,7 +162,7 @@ impl Engine {
     }
 
     /// What finds the reasoning in an answer to a conversation, and calls of these functions, and the
-    /// control tokens that it has to see; none where there is nothing to find.
+    /// control tokens that it has to see; `None` if there is nothing to find.
     pub(crate) fn answer_parser(
         &self,
         prompt: &[u32],
@@ -202,7 +202,7 @@ impl Engine {
         Ok(self.model.tokenizer()?.encode(text, options)?)
     }
 
-    /// Goes on with the session that a file holds, if there is the file.
+    /// Continues with the session that a file holds, if there is the file.
     pub(crate) fn restore(&mut self, path: &Path) -> Result<()> {
         if path.exists() {
             self.session = Some(self.model.restore_session(path)?);

@@ -23,15 +23,15 @@ enum Meaning {
 
 const NO_CACHE_OPTION: &str = "the key-value cache is paged and shared by all requests; \
                                --kv-tokens N sets its size";
-const DRAFT: &str = "the draft model is loaded with the options of the model";
+const DRAFT: &str = "the draft model is loaded with the same options as the model";
 const ONE_GPU: &str = "--device names the GPUs, each with its layers: wgpu:0=20,wgpu:1; with --tensor-parallel N, \
                        N cards of NVIDIA share every layer";
-const LAYERS: &str = "only whole layers are placed, by --gpu-layers N";
+const LAYERS: &str = "only whole layers can be offloaded: --gpu-layers N";
 const ONE_ANSWER: &str = "`realizar run MODEL PROMPT` gives one answer, with --raw without the \
                           chat template; `realizar chat MODEL` is a conversation";
-const ONE_TYPE: &str = "keys and values are of one type, which --kv-type TYPE sets";
-const TEXT_ALONE: &str = "models read text alone";
-const THREADS: &str = "prompts and answers use the same threads: --threads N";
+const ONE_TYPE: &str = "keys and values share one type, which --kv-type TYPE sets";
+const TEXT_ALONE: &str = "only text input is supported";
+const THREADS: &str = "prefill and decode use the same threads: --threads N";
 
 /// A flag's names and its meaning.
 const FLAGS: &[(&[&str], Meaning)] = &[
@@ -53,30 +53,30 @@ const FLAGS: &[(&[&str], Meaning)] = &[
     (&["-ctk", "--cache-type-k", "-ctv", "--cache-type-v"], Meaning::Nothing(ONE_TYPE)),
     (
         &["-fa", "--flash-attn"],
-        Meaning::Nothing("attention never holds the scores of a whole prompt; leave the flag out"),
+        Meaning::Nothing("attention always works like flash attention; omit the flag"),
     ),
     (
         &["-hff", "--hf-file"],
         Meaning::Nothing("the file is part of the model's name: hf:OWNER/REPO/FILE"),
     ),
-    (&["-hft", "--hf-token"], Meaning::Nothing("the variable HF_TOKEN holds the token")),
+    (&["-hft", "--hf-token"], Meaning::Nothing("set the environment variable HF_TOKEN")),
     (
         &["-lcd", "-lcs"],
-        Meaning::Nothing("--lookup N drafts tokens from the text itself, without a file"),
+        Meaning::Nothing("--lookup N drafts tokens by prompt lookup, without a file"),
     ),
     (&["-mg", "-sm", "-ts"], Meaning::Nothing(ONE_GPU)),
     (&["-mli"], Meaning::Nothing("in `realizar chat`, a line that ends with \\ is continued")),
     (&["-mm", "--mmproj", "-mmu"], Meaning::Nothing(TEXT_ALONE)),
-    (&["-nocb"], Meaning::Nothing("requests always join those that run")),
+    (&["-nocb"], Meaning::Nothing("continuous batching is always on")),
     (&["-sysf"], Meaning::Nothing("--system takes the text itself: --system \"$(cat FILE)\"")),
     (
         &["-p", "--prompt"],
-        Meaning::Nothing("the prompt is behind the model: `realizar run MODEL PROMPT`"),
+        Meaning::Nothing("the prompt follows the model: `realizar run MODEL PROMPT`"),
     ),
     (&["-tb", "--threads-batch"], Meaning::Nothing(THREADS)),
     (
         &["-to"],
-        Meaning::Nothing("--timeout S is for a whole request, --idle-timeout S for a connection"),
+        Meaning::Nothing("--timeout S limits a whole request, --idle-timeout S an idle connection"),
     ),
 ];
 
@@ -119,10 +119,10 @@ pub(crate) fn spell_out(
                     }
                 }
                 Meaning::Model(_) if model_at == 0 => {
-                    return Err(format!("`{text}` belongs behind a command, such as `run`"));
+                    return Err(format!("`{text}` must follow a command, such as `run`"));
                 }
                 Meaning::Model(_) if !command.get_positionals().any(is_model) => {
-                    return Err(format!("`{text}` names a model, which `{name}` does not have"));
+                    return Err(format!("`{text}` names a model, but `{name}` takes none"));
                 }
                 Meaning::Model(scheme) => {
                     out.insert(model_at, format!("{scheme}{}", value()?).into());
@@ -133,8 +133,8 @@ pub(crate) fn spell_out(
         }
         if is_several_letters(text) && !is_repeated_flag(command, text) {
             return Err(format!(
-                "unknown flag `{text}`: flags of one letter stand alone (-n 3), long ones have two \
-                 hyphens, and a text that begins with a hyphen stands behind --"
+                "unknown flag `{text}`: single-letter flags cannot be combined (-n 3), long flags \
+                 take two hyphens, and an argument that begins with a hyphen goes after --"
             ));
         }
         let wants_next = wants_next(command, text);
@@ -301,7 +301,7 @@ mod tests {
             &["serve", "m", "--draft-model", "d", "--chunk", "8"],
         );
         check(&["run", "m", "-sys", "-hf", "hi"], &["run", "m", "--system", "-hf", "hi"]);
-        // Options of this program, counted flags, values and texts behind `--` stay.
+        // Options of this program, counted flags, values and texts after `--` stay.
         for same in [
             &["-vv", "run", "m", "-n3", "-t", "2", "-f", "-"][..],
             &["run", "m", "--stop", "-ngl", "--regex", "-fa", "--seed=1"],
@@ -316,15 +316,15 @@ mod tests {
     #[test]
     fn other_flags_are_refused_with_a_hint() {
         for (args, want) in [
-            (&["run", "m", "-fa", "hi"][..], "`-fa`: attention never"),
-            (&["serve", "m", "--flash-attn", "on"], "`--flash-attn`: attention never"),
+            (&["run", "m", "-fa", "hi"][..], "`-fa`: attention always"),
+            (&["serve", "m", "--flash-attn", "on"], "`--flash-attn`: attention always"),
             (&["serve", "m", "-ctk", "q8_0"], "--kv-type TYPE"),
             (&["run", "m", "-cnv"], "realizar chat MODEL"),
             (&["run", "m", "-no-cnv"], "realizar run MODEL PROMPT"),
             (&["run", "m", "-np", "4"], "`-np` is --parallel, which `run` does not have"),
-            (&["devices", "-hf", "x/y"], "`-hf` names a model, which `devices` does not have"),
+            (&["devices", "-hf", "x/y"], "`-hf` names a model, but `devices` takes none"),
             (&["serve", "-hf"], "`-hf` needs a value"),
-            (&["-hf", "x/y"], "`-hf` belongs behind a command"),
+            (&["-hf", "x/y"], "`-hf` must follow a command"),
             (&["run", "m", "-hx"], "unknown flag `-hx`"),
             (&["run", "m", "-nfoo"], "unknown flag `-nfoo`"),
             (&["run", "m", "-vx"], "unknown flag `-vx`"),
@@ -334,7 +334,7 @@ mod tests {
         }
     }
 
-    /// The arguments behind the program's name, and the flags that are off.
+    /// The arguments after the program's name, and the flags that are off.
     fn without_off(args: &[&str]) -> (Vec<String>, Vec<String>) {
         let mut program = Cli::command();
         program.build();
@@ -352,7 +352,7 @@ mod tests {
             (&["run", "m", "--no-greedy", "--greedy"], &["run", "m", "--greedy"], &[]),
             (&["--no-offline", "list"], &["list"], &["offline"]),
             (&["serve", "m", "--prefix-cache"], &["serve", "m"], &["no-prefix-cache"]),
-            // Flags that are there already, options with values, values and texts behind `--` stay.
+            // Flags that were given already, options with values, values and texts after `--` stay.
             (&["run", "m", "--no-config"], &["run", "m", "--no-config"], &[]),
             (&["run", "m", "--no-temp"], &["run", "m", "--no-temp"], &[]),
             (&["serve", "m", "--no-jinja"], &["serve", "m", "--no-jinja"], &[]),

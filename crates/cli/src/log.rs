@@ -29,7 +29,7 @@ static QUEUED: OnceLock<SyncSender<Entry>> = OnceLock::new();
 
 enum Entry {
     Record(Vec<u8>),
-    /// Tells when everything before it was dealt with.
+    /// Signals when everything before it was handled.
     Flush(SyncSender<()>),
 }
 

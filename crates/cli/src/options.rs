@@ -273,7 +273,7 @@ fn gpu_layers(text: &str) -> Result<usize, String> {
 
 /// A whole number.
 pub(crate) fn whole(text: &str) -> Result<usize, String> {
-    text.parse::<usize>().map_err(|e| format!("must be a whole number from 0: {e}"))
+    text.parse::<usize>().map_err(|e| format!("must be a non-negative integer: {e}"))
 }
 
 /// A size of memory in bytes: a number of GiB, or one with a unit, of which each is 1024 times the
@@ -352,7 +352,7 @@ pub(crate) fn read_text(
         }
         (None, None) => match read_pipe()? {
             text if text.is_empty() => Err(ui::usage(format!(
-                "no {what}: give it as an argument, with -f FILE or by a pipe"
+                "no {what}: pass it as an argument, with -f FILE or through a pipe"
             ))),
             text => Ok(text),
         },

@@ -16,7 +16,7 @@ const DELAY: Duration = Duration::from_millis(500);
 /// How often the line is drawn again.
 const INTERVAL: Duration = Duration::from_millis(120);
 const SPINNER: [char; 4] = ['|', '/', '-', '\\'];
-/// Columns of a terminal that does not tell its width.
+/// Columns of a terminal that does not report its width.
 const COLUMNS: usize = 80;
 
 /// Whether the line is on the terminal; held while anything is written about it.
@@ -28,7 +28,7 @@ pub(crate) struct Status {
 }
 
 impl Status {
-    /// Shows `text`, which is told for how long the work has been under way.
+    /// Shows `text`, which gets the time for which the work has been running.
     pub(crate) fn show(text: impl Fn(Duration) -> String + Send + 'static) -> Self {
         if !is_capable(io::stderr().is_terminal()) {
             return Self { thread: None };
@@ -78,7 +78,7 @@ struct Progress {
 }
 
 impl Reading {
-    /// For a prompt of so many tokens.
+    /// For a prompt of this many tokens.
     pub(crate) fn show(total: usize) -> Self {
         let at: Arc<Mutex<Progress>> = Arc::default();
         let shown = at.clone();
@@ -105,8 +105,8 @@ impl Reading {
 impl Progress {
     fn text(&self, total: usize, time: Duration) -> String {
         let mut text = match self.done {
-            0 => format!("reading the prompt: {total} tokens"),
-            done => format!("reading the prompt: {done} of {total} tokens"),
+            0 => format!("prefill: {total} tokens"),
+            done => format!("prefill: {done} of {total} tokens"),
         };
         // What a cache had of it is in the first part, which therefore has no rate.
         if let (Some((done, first)), Some(last)) = (self.first, self.last)
@@ -119,7 +119,7 @@ impl Progress {
     }
 }
 
-/// Takes the line off the terminal, if it is there; it comes back when it is drawn next.
+/// Removes the line from the terminal, if it is shown; it reappears when it is drawn next.
 pub(crate) fn clear() {
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     if std::mem::take(&mut *drawn) {
@@ -165,11 +165,11 @@ mod tests {
         let start = Instant::now();
         let second = Duration::from_secs(1);
         let mut at = Progress::default();
-        assert_eq!(at.text(900, second), "reading the prompt: 900 tokens, 1 s");
+        assert_eq!(at.text(900, second), "prefill: 900 tokens, 1 s");
         (at.done, at.first, at.last) = (256, Some((256, start)), Some(start));
-        assert_eq!(at.text(900, second), "reading the prompt: 256 of 900 tokens, 1 s");
+        assert_eq!(at.text(900, second), "prefill: 256 of 900 tokens, 1 s");
         (at.done, at.last) = (768, Some(start + second * 2));
-        let want = "reading the prompt: 768 of 900 tokens, 256 tok/s, 4 s";
+        let want = "prefill: 768 of 900 tokens, 256 tok/s, 4 s";
         assert_eq!(at.text(900, second * 4), want);
     }
 

@@ -125,7 +125,7 @@ pub(crate) fn usage(text: impl Into<String>) -> anyhow::Error {
 }
 
 /// Prints an error with its causes on one line and returns the exit code. A reader that went away
-/// is no error.
+/// is not an error.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;

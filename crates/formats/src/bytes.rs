@@ -63,7 +63,7 @@ impl Bytes {
     /// Maps a whole file that is open for reading; `path` is its name in errors.
     ///
     /// # Errors
-    /// If the file is no regular file or cannot be mapped.
+    /// If the file is not a regular file or cannot be mapped.
     pub fn map_file(file: &File, path: &Path) -> Result<Self, Error> {
         Ok(FileMap::of(file, path)?.into())
     }
@@ -95,7 +95,7 @@ impl Bytes {
         }
     }
 
-    /// The same bytes for somebody who reads them once: those that have not been made yet are made for
+    /// The same bytes for a caller that reads them once: those that have not been made yet are made for
     /// the handle that is returned, and go with it.
     #[must_use]
     pub fn for_once(&self) -> Self {

@@ -1,4 +1,4 @@
-//! What can go wrong with a model file, and how it is told in one line.
+//! What can go wrong with a model file, and how it is reported in one line.
 //!
 //! Texts that come from a file (keys, names, numbers in JSON) may be hostile;
 //! they are shortened and their control characters are escaped before they

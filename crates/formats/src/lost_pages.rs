@@ -101,7 +101,7 @@ mod unix {
     }
 
     /// From now on, a page of a mapped file that cannot be read, because the file was truncated or
-    /// its disk failed, holds zeros and is told of by [`FileWatch::check`](crate::FileWatch::check)
+    /// its disk failed, holds zeros and is reported by [`FileWatch::check`](crate::FileWatch::check)
     /// and [`Bytes::check`](crate::Bytes::check), instead of ending the process by `SIGBUS`. It
     /// applies to every map of this crate in the process; other bus errors go on to whatever handled
     /// them before.

@@ -76,7 +76,7 @@ impl FileMap {
     }
 }
 
-/// Fails for what is no regular file.
+/// Fails for what is not a regular file.
 fn check(info: io::Result<Metadata>, path: &Path) -> Result<Metadata, Error> {
     match info {
         Ok(info) if info.is_file() => Ok(info),
@@ -93,7 +93,7 @@ impl Deref for FileMap {
     }
 }
 
-/// Tells whether a mapped file is still whole, without keeping it mapped.
+/// Reports whether a mapped file is still whole, without keeping it mapped.
 #[derive(Clone)]
 pub struct FileWatch(Weak<FileMap>);
 

@@ -2,7 +2,7 @@
 //!
 //! A row's choice is what [`route`](crate::route) writes. Rows of an expert lie one after the other, so
 //! its matrices are read once for all of them; the products are in `matmul/experts.rs`. Nothing here adds
-//! up over rows, so who else chose an expert shows in no bit.
+//! up over rows, so which other rows selected an expert affects no bit.
 
 use std::ops::Range;
 
@@ -110,7 +110,7 @@ impl ExpertRows {
     /// `n_experts` experts.
     ///
     /// # Panics
-    /// If there are more than there is room for, or an expert is none of those.
+    /// If there are more than there is room for, or an expert is out of range.
     pub fn sort(
         &mut self,
         routes: Rows<'_>, // [n_rows, 2 * n_chosen]
@@ -330,7 +330,7 @@ mod tests {
             .collect();
         assert_eq!(runs, [(0, 0..2, 0), (3, 2..5, 1), (4, 5..6, 2)]);
         assert_eq!(rows.blocks, [0..2, 2..5, 5..6]);
-        // Sorting anew forgets what was.
+        // Sorting again discards the earlier order.
         rows.sort(Rows::new(&routes[1], 1, 4), 5);
         assert_eq!((rows.n_rows(), rows.n_pairs(), rows.runs().len()), (1, 2, 2));
     }

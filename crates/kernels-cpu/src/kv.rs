@@ -46,7 +46,7 @@ impl KvGeometry {
     /// Checks and makes a geometry.
     ///
     /// # Errors
-    /// If the type is none of F32, F16, BF16, F8, Q8_0 and Q4_0, a head is not made of
+    /// If the type is not one of F32, F16, BF16, F8, Q8_0 and Q4_0, a head does not consist of
     /// whole blocks of it, a size is zero, or keys and values overlap in part or end past the
     /// page.
     pub fn new(

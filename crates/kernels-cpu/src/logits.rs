@@ -70,7 +70,7 @@ const EXP2_POLY: [u64; 5] = [1_488_515_590, 515_789_246, 118_765_909, 19_784_458
 /// within 1.5e-7 of it and 1.
 ///
 /// Logits become integers in units of 2^-29 of the power of two in `max` or in the range that has shares,
-/// whichever is larger; what is behind the units is cut off. Their distance from the largest, times the
+/// whichever is larger; what is after the units is cut off. Their distance from the largest, times the
 /// scale, is a binary logarithm in units of 2^-25, of which the whole part is shifted by and the fraction
 /// is taken to a polynomial.
 #[derive(Debug, Clone, Copy)]

@@ -49,7 +49,7 @@ pub struct Routing<'a> {
     pub scale: f32,
 }
 
-/// The most experts of a router, so that a row's work lies on the stack.
+/// The maximum number of experts of a router, so that a row's work lies on the stack.
 pub const MAX_EXPERTS: usize = 1024;
 
 /// Writes for each row the indices of its experts, ascending, and then their factors. Of equal scores

@@ -2,7 +2,7 @@
 //! threads, caches, memory nodes, the container's limit and huge pages.
 //!
 //! Elsewhere only the number of hardware threads is known. Nothing here is on the path
-//! of a step; every function reads the system anew.
+//! of a step; every function queries the system afresh.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -77,7 +77,7 @@ fn run(what: What) -> Result<String, Error> {
     Ok(format!("{{{json}}}"))
 }
 
-/// Microseconds of a launch that does almost nothing: what it takes of the host while the card is busy, and of both one behind
+/// Microseconds of a launch that does almost nothing: what it takes of the host while the card is busy, and of both one after
 /// the other, outside of a graph and in one.
 fn launches(device: &Arc<Driver>, name: &str) -> Result<String, Error> {
     const N: usize = 500;
@@ -160,7 +160,7 @@ impl Busy {
     fn queue(&self, stream: &<Driver as Device>::Stream) -> Result<(), Error> {
         let [from, to] = &self.buffers;
         (0..IN_GRAPH).try_for_each(|_| {
-            // SAFETY: both buffers have so many bytes, and live as long as this, which callers keep until the stream is waited for.
+            // SAFETY: both buffers have this many bytes, and live as long as this, which callers keep until the stream is waited for.
             unsafe { self.device.copy(stream, to.address(), from.address(), COPY_BYTES) }
         })
     }
@@ -204,7 +204,7 @@ fn copies(device: &Arc<Driver>) -> Result<String, Error> {
     let up = median(|| from.write(&stream, 0, &host))?;
     let down = median(|| from.read(&stream, 0, &mut host))?;
     let both = in_graph(&**device, &stream, IN_GRAPH, || {
-        // SAFETY: both buffers have so many bytes.
+        // SAFETY: both buffers have this many bytes.
         unsafe { device.copy(&stream, to.address(), from.address(), COPY_BYTES) }
     })?;
     let rate = |bytes: usize, time: f64| bytes as f64 / time / 1e9;

@@ -84,7 +84,7 @@ const FILES: [(&str, [BlockType; 3]); 3] = [
     ("BF16", [BlockType::BF16; 3]),
 ];
 
-/// Positions in front of a generated row.
+/// Positions in front of a decode row.
 const CONTEXT: usize = 4096;
 /// Rows of a prompt.
 const PROMPT: usize = 512;
@@ -95,7 +95,7 @@ const PAGE_LEN: usize = 32;
 /// What a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepOf {
-    /// A generated row.
+    /// A decode row.
     One,
     /// A prompt, by `mma.sync` or by `wgmma`.
     Prompt { wgmma: bool },
@@ -343,7 +343,7 @@ impl Bench {
                 weight: Some(Rows::vector(&weight, dim)),
                 bias: None,
             };
-            // Generated rows are quantized where they are made.
+            // Decode rows are quantized where they are made.
             let is_int8 = n_rows == 1 && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
@@ -396,7 +396,7 @@ impl Bench {
             }
             form(q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
-            // The product of a generated row gates and quantizes.
+            // The product of a decode row gates and quantizes.
             if is_int8 {
                 return Ok(());
             }
@@ -463,26 +463,26 @@ fn seconds(card: &Card, work: &[f64; 8]) -> (f64, &'static str) {
 const HEAD: &str = "\
 # What the CUDA kernels should take
 
-**Nothing on this page was measured on a card.** It is what the kernels' compiled code, run by the interpreter of
-`crates/ptx`, moves and computes, and the time that a card's limits leave for that: a bound from below, to be held
-beside the first measurements. `cargo xtask kernels --estimate` writes it.
+**Nothing on this page was measured on a GPU**; see [what was](performance.md#nvidia-h100). It is what the kernels'
+compiled code, run by the interpreter of `crates/ptx`, moves and computes, and the time that a GPU's limits allow for
+that: a lower bound, to compare with measurements. `cargo xtask kernels --estimate` writes it.
 
-- Bytes are sectors of 32 that a launch touches at all, each counted once for a launch: caches are taken to be
+- Bytes are the 32-byte sectors that a launch touches, each counted once per launch: caches are assumed to be
   perfect within a launch, and empty between two.
-- A launch takes the longest of what its bytes, its operations and its instructions take, and 1.3 us by itself,
-  which is the published cost inside of a graph. Neither its first and last blocks, which do not fill a card, nor
-  waits for memory are in it. Instructions are those of PTX, which the driver's compiler changes.
+- A launch takes the longest of the times for its bytes, its operations and its instructions, plus 1.3 us,
+  which is the published cost inside a graph. Its first and last blocks, which do not fill a GPU, and
+  waits for memory are not included. Instructions are those of PTX, which the driver's compiler changes.
 - Limits: 80 % of 3.35 TB/s for an H100; a copy at 4.3 TB/s for an H200, measured elsewhere; 132 multiprocessors at
-  1.755 GHz with 128 floats, 64 `dp4a` and 4 instructions of warps a cycle each; 989 and 1979 TFLOP/s of the tensor
+  1.755 GHz with 128 floats, 64 `dp4a` and 4 warp instructions per cycle each; 989 and 1979 TFLOP/s of the tensor
   cores in half precision and 8-bit integers, both published.
-- The launches are those of the backend: of a layer norms, products of queries, keys and values, rope, attention with keys and
-  values in F16, and a gated feed-forward part; of a prompt, logits are made for one row. Embeddings and sampling are
-  left out. Work is counted for 128 and 256 rows of matrices and prompts, and carried on along straight lines.
-- Prompts by wgmma are what `--cuda-wgmma` runs on both cards, with the smaller of its two tiles. The interpreter counts
-  an instruction of a group of four warps once for each warp.
-- The two cards differ in memory alone: 80 and 141 GB, 3.35 and 4.8 TB/s. So what an H100 gives for a goal that was set for an
-  H200 (650 tokens/s of an 8B model in Q4_K_M, one sequence) is 0.62 of it where memory is the limit (the ratio of the two bandwidths
-  above), 405 tokens/s, and all of it for prompts. An 80 GB card holds all models of the script, one at a time.
+- The launches are those of the backend: per layer norms, products of queries, keys and values, rope, attention with keys and
+  values in F16, and a gated feed-forward network; for a prompt, logits of one row. Embeddings and sampling are
+  omitted. Work is counted for 128 and 256 rows of matrices and prompts, and extrapolated linearly.
+- Prompts by wgmma are what `--cuda-wgmma` runs on both GPUs, with the smaller of its two tiles. The interpreter counts
+  a warp-group instruction once for each warp.
+- The two GPUs differ only in memory: 80 and 141 GB, 3.35 and 4.8 TB/s. For a goal that was set for an
+  H200 (650 tokens/s of an 8B model in Q4_K_M, one sequence), an H100 thus gives 0.62 of it where memory is the limit (the ratio of the
+  two bandwidths above), 405 tokens/s, and all of it for prompts. An 80 GB GPU holds all models of the script, one at a time.
 ";
 
 fn run() -> Result<(), Error> {
@@ -499,7 +499,7 @@ fn run() -> Result<(), Error> {
             for of in [StepOf::One, prompt(false), prompt(true)] {
                 let step = bench.step(shape, types, of)?;
                 let (n_rows, what) = match of {
-                    StepOf::One => (1, format!("a token behind {CONTEXT}")),
+                    StepOf::One => (1, format!("a token after {CONTEXT}")),
                     StepOf::Prompt { wgmma: false } => (PROMPT, format!("a prompt of {PROMPT}")),
                     StepOf::Prompt { wgmma: true } => {
                         (PROMPT, format!("a prompt of {PROMPT} by wgmma"))

@@ -2,7 +2,7 @@
 //! bit, but for instructions whose results PTX leaves open within bounds.
 //!
 //! Usage: `opcodes_cuda FOLDER`, or with the crate feature `interpreter` also `opcodes_cuda FOLDER interpreter`. The folder is made by the tests of `realizar-ptx` with `REALIZAR_PTX_CASES`.
-//! A process goes on behind a case that stopped the card, which does nothing more for the one that it was stopped by.
+//! A process continues after a case that stopped the card, which does nothing more for the one that it was stopped by.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -18,7 +18,7 @@ struct Case {
     block: [u32; 3],
     buffers: Vec<Vec<u8>>,
     arguments: Vec<Given>,
-    /// The buffer that is read, and its first bytes behind the launch.
+    /// The buffer that is read, and its first bytes after the launch.
     expected: (usize, Vec<u8>),
     ptx: String,
 }

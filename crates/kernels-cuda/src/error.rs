@@ -7,7 +7,7 @@ pub enum Error {
     #[error("no CUDA driver: libcuda.so.1 (on Windows nvcuda.dll) was not found")]
     NoDriver,
     /// The driver does not know the version of the kernels.
-    #[error("the CUDA driver is too old: it knows CUDA {found}, and {needed} is needed")]
+    #[error("the CUDA driver is too old: it supports CUDA {found}, but {needed} is required")]
     OldDriver {
         /// The driver's newest CUDA version.
         found: Version,
@@ -15,12 +15,10 @@ pub enum Error {
         needed: Version,
     },
     /// The library by which cards exchange rows is not on this machine.
-    #[error(
-        "no NCCL: libnccl.so.2, by which several cards share the layers of a model, was not found"
-    )]
+    #[error("no NCCL: libnccl.so.2, which tensor parallelism needs, was not found")]
     NoNccl,
     /// That library is too old.
-    #[error("NCCL is too old: it is version {found}, and {needed} is needed")]
+    #[error("NCCL is too old: it is version {found}, but {needed} is required")]
     OldNccl {
         /// Its version.
         found: Version,
@@ -28,7 +26,7 @@ pub enum Error {
         needed: Version,
     },
     /// There is no card of that index.
-    #[error("no CUDA device {wanted}: the driver finds {n}")]
+    #[error("no CUDA device {wanted}: the driver found {n}")]
     NoDevice {
         /// The index that was asked for.
         wanted: usize,
@@ -36,7 +34,7 @@ pub enum Error {
         n: usize,
     },
     /// The card does not run the kernels' instructions.
-    #[error("{name} is too old: its compute capability is {found}, and {needed} is needed")]
+    #[error("{name} is too old: its compute capability is {found}, but {needed} is required")]
     OldDevice {
         /// The card's name.
         name: String,
@@ -47,7 +45,8 @@ pub enum Error {
     },
     /// The card's kernels cannot wait for the launch in front of theirs.
     #[error(
-        "{name} has no programmatic dependent launch: its compute capability is {found}, and {needed} is needed"
+        "{name} has no programmatic dependent launch: its compute capability is {found}, but \
+         {needed} is required"
     )]
     NoEarlyLaunches {
         /// The card's name.
@@ -59,7 +58,8 @@ pub enum Error {
     },
     /// The card has no products of groups of warps.
     #[error(
-        "{name} does not run the wgmma kernels: its compute capability is {found}, and they are for {needed} alone"
+        "{name} does not support the wgmma kernels: its compute capability is {found}, but they \
+         require exactly {needed}"
     )]
     NoWgmma {
         /// The card's name.
@@ -70,7 +70,7 @@ pub enum Error {
         needed: Version,
     },
     /// The card has no memory left.
-    #[error("the CUDA device has no memory left for {what} of {n_bytes} bytes")]
+    #[error("the CUDA device is out of memory: {what} of {n_bytes} bytes cannot be allocated")]
     OutOfMemory {
         /// What the memory was for.
         what: String,
@@ -78,7 +78,7 @@ pub enum Error {
         n_bytes: usize,
     },
     /// The driver does not take a kernel, or has none of that name.
-    #[error("the CUDA driver refuses kernel `{kernel}`: {reason}")]
+    #[error("the CUDA driver rejected kernel `{kernel}`: {reason}")]
     Kernel {
         /// The kernel, or the module that it is in.
         kernel: String,
@@ -86,7 +86,7 @@ pub enum Error {
         reason: String,
     },
     /// No kernel takes weights of this type.
-    #[error("no CUDA kernel takes weights of type {0}")]
+    #[error("no CUDA kernel supports weights of type {0}")]
     BlockType(realizar_quant::BlockType),
     /// A matrix whose bytes are not those of its rows and columns.
     #[error("{what}: {message}")]
@@ -127,7 +127,7 @@ pub enum Error {
 pub struct Version {
     /// In front of the dot.
     pub major: u32,
-    /// Behind it.
+    /// After it.
     pub minor: u32,
 }
 

@@ -22,7 +22,7 @@ pub(crate) const KV_TYPES: [BlockType; 6] = [
 /// The widest heads that attention takes.
 const MAX_HEAD_DIM: usize = 576;
 
-/// The shortest pages: kernels look a page up once for so many positions.
+/// The shortest pages: kernels look a page up once per this many positions.
 const MIN_PAGE_LEN: usize = 16;
 
 /// The shape of a layer's keys and values.
@@ -108,7 +108,7 @@ impl KvSpec {
     }
 }
 
-/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is no multiple
+/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is not a multiple
 /// of eight is filled up with zeros to one, and with Q8_0 and Q4_0 to a multiple of 32. A head of a page of these has the
 /// levels of all its positions, and then their scales.
 #[derive(Debug)]

@@ -433,8 +433,8 @@ pub(crate) struct StateWords {
 }
 
 impl StateWords {
-    /// Of sequences, each with its number of rows and the slot that it goes on from, and of rows with the slots that
-    /// they write. Behind them comes a row of no sequence.
+    /// Of sequences, each with its number of rows and the slot that it continues from, and of rows with the slots that
+    /// they write. After them comes a row of no sequence.
     pub(crate) fn new(
         device: &Arc<TestDevice>,
         stream: &ptx::Stream,

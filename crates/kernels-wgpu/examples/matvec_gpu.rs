@@ -83,7 +83,7 @@ fn run(args: &Args) -> Result<(), Error> {
         .map(|_| Matrix::upload(&gpu, "w", ty, n_rows, n_cols, &data))
         .collect::<Result<_, _>>()?;
 
-    // One row of x, and behind it the result.
+    // One row of x, and after it the result.
     let x = noise(cols);
     let values = gpu.buffer("values", 4 * u64::from(n_cols + n_rows))?;
     gpu.write(&values, 0, bytemuck::cast_slice(&x))?;

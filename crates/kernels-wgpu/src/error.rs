@@ -20,7 +20,7 @@ pub enum Error {
         reason: String,
     },
     /// The device has no memory left.
-    #[error("the GPU has no memory left for {what} of {n_bytes} bytes")]
+    #[error("the GPU is out of memory: {what} of {n_bytes} bytes cannot be allocated")]
     OutOfMemory {
         /// What the memory was for.
         what: String,
@@ -40,14 +40,14 @@ pub enum Error {
         available: u64,
     },
     /// A kernel does not exist for these arguments.
-    #[error("the GPU kernels have no {0}")]
+    #[error("the GPU kernels do not support {0}")]
     Unsupported(String),
     /// The device is gone: it was reset, removed or destroyed. Nothing that was
     /// made with it works any more.
     #[error("the GPU was lost: {0}")]
     Lost(String),
     /// The driver or the API refused a command.
-    #[error("the GPU refused {what}: {reason}")]
+    #[error("the GPU rejected {what}: {reason}")]
     Refused {
         /// The command.
         what: String,

@@ -171,8 +171,8 @@ pub(crate) fn dequantized(ty: BlockType, n_cols: usize, rows: &[u8]) -> Vec<f32>
 }
 
 /// The words of a step on recurrent states: the range of rows at 0, that of sequences at 2, then the
-/// lists. `seqs` are sequences of so many rows that go on from a slot, `writes` rows and the slots that
-/// the states after them go to.
+/// lists. `seqs` are sequences, each its number of rows and the slot it continues from, `writes` rows and
+/// the slots that the states after them go to.
 pub(crate) fn recurrent_batch(
     seqs: &[(u32, u32)],
     writes: &[(u32, u32)],

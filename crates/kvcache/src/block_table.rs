@@ -44,7 +44,7 @@ impl BlockTable {
         std::mem::replace(&mut self.pages[pos / PAGE_LEN - self.first_page], page)
     }
 
-    /// The page of index `idx` among the sequence's pages, unless it was given back.
+    /// The page of index `idx` among the sequence's pages, unless it was released.
     pub(crate) fn page(&self, idx: usize) -> Option<PageId> {
         self.pages.get(idx.checked_sub(self.first_page)?).copied()
     }
@@ -59,7 +59,7 @@ impl BlockTable {
         &self.pages
     }
 
-    /// Pages at the front that were given back.
+    /// Pages at the front that were released.
     pub fn first_page(&self) -> usize {
         self.first_page
     }
@@ -117,7 +117,7 @@ impl BlockTable {
     /// Forgets the positions from `len` on and gives their pages back.
     ///
     /// Returns false, and changes nothing, when a page that holds a position
-    /// before `len` was given back already and a window would miss it; the
+    /// before `len` was released already and a window would miss it; the
     /// caller then clears the table and starts over.
     pub fn truncate(&mut self, len: usize, window: Option<usize>, pool: &mut PagePool) -> bool {
         let needed_from = window.map_or(0, |w| (len + 1).saturating_sub(w));

@@ -3,7 +3,7 @@
 //! A [`KvCache`] owns the pools of all layer groups and the prefix cache over them. A sequence
 //! begins with what the prefix cache has of its prompt, grows, and stores the pages of its prompt
 //! for others: full ones at once, and the last one, which it may still write to, when it ends. Pages
-//! are shared until somebody writes to them: growing into a page that others hold takes a new page
+//! are shared copy-on-write: growing into a page that others hold takes a new page
 //! and asks for a copy.
 //!
 //! Layers that keep no keys and values have a recurrent state instead ([`SeqStates`]). A model has
@@ -42,7 +42,7 @@ pub struct SeqPages {
     /// Pages from the front up to that one.
     n_nodes: usize,
     states: SeqStates,
-    /// Rows of its prompt, as far as it was told of them.
+    /// Rows of its prompt, as far as they are known.
     prompt_len: usize,
     /// Positions at ends of pages after which the prefix cache is to have the state; ascending.
     wanted_states: Vec<usize>,
@@ -69,7 +69,7 @@ impl SeqPages {
         self.len == 0
     }
 
-    /// Wants the state at the last page before the `len`-th row, behind which another prompt differs.
+    /// Wants the state at the last page before the `len`-th row, after which another prompt differs.
     fn want_junction(&mut self, len: usize) {
         self.want_state(len / PAGE_LEN * PAGE_LEN);
     }
@@ -90,7 +90,7 @@ impl SeqPages {
         self.states.written_at(pos).or_else(last)
     }
 
-    /// Of each layer group page `idx`, unless a window has let go of it.
+    /// Of each layer group page `idx`, unless a window has released it.
     fn pages(&self, idx: usize) -> impl Iterator<Item = Option<PageId>> {
         self.tables.iter().map(move |table| table.page(idx))
     }
@@ -99,7 +99,7 @@ impl SeqPages {
 /// The pools of all layer groups, and the prefix cache over them.
 ///
 /// A sequence begins with what the prefix cache has of its prompt, grows, and stores the pages of its
-/// prompt for others. Pages are shared until somebody writes to them.
+/// prompt for others. Pages are shared copy-on-write.
 #[derive(Debug)]
 pub struct KvCache {
     windows: Vec<Option<usize>>, // [n_groups]
@@ -142,7 +142,7 @@ impl KvCache {
         self.has_states
     }
 
-    /// What the pool of recurrent states has seen; none where the model has none.
+    /// What the pool of recurrent states has seen; `None` if the model has none.
     pub fn state_stats(&self) -> Option<PoolStats> {
         self.has_states.then(|| self.pools.states.stats())
     }
@@ -315,7 +315,7 @@ impl KvCache {
             let len = window.map_or(len, |w| len.min(w + PAGE_LEN));
             pool.n_available() >= len.div_ceil(PAGE_LEN) + spare
         });
-        // The state that it goes on from, and the one that it writes.
+        // The state that it continues from, and the one that it writes.
         has_pages && (!self.has_states || self.pools.states.n_available() >= 2)
     }
 
@@ -331,8 +331,8 @@ impl KvCache {
     /// Gets the pages for the positions up to `len`, and evicts prefixes for them where it must.
     /// Of a model with recurrent states also the places of those after the last `n_states` of these
     /// positions, and of those that the prefix cache is to have, if there is room; none where
-    /// `n_states` is 0, as for positions that are given back unwritten.
-    /// Pages that a window has passed are given back. What must be copied before these positions
+    /// `n_states` is 0, as for positions that are released unwritten.
+    /// Pages that a window has passed are released. What must be copied before these positions
     /// are written is added to `copies`, to which the growth of all sequences of a step adds. When
     /// the copies are made, [`Self::copied`] follows; where they are not, or where this fails,
     /// [`Self::shrink`] of each of these sequences takes everything back.
@@ -419,7 +419,7 @@ impl KvCache {
         }
     }
 
-    /// Takes all pages back, whoever holds them, and forgets all prefixes. Sequences from before
+    /// Reclaims all pages, even held ones, and clears the prefix cache. Sequences from before
     /// must not be used any more.
     pub fn reset(&mut self) {
         self.pools.pages.iter_mut().for_each(PagePool::reset);
@@ -493,7 +493,7 @@ impl KvCache {
         }
     }
 
-    /// Forgets the positions from `len` on. Where a window has let go of positions that would be
+    /// Forgets the positions from `len` on. Where a window has released positions that would be
     /// seen again, it forgets all of them; where recurrent layers have no state after `len`, those
     /// from the last state before it on. Returns the positions that are left.
     pub fn truncate(&mut self, seq: &mut SeqPages, len: usize) -> usize {
@@ -551,7 +551,7 @@ impl KvCache {
         if let Some(tree) = &mut self.tree
             && !rest.is_empty()
             && !tree.is_covered(seq.place, rest)
-            // Without what a window has passed, or a state to go on from, it would serve nobody.
+            // Without what a window has passed, or a state to continue from, it would be useless.
             && seq.pages(seq.n_nodes).all(|page| page.is_some())
             && (state.is_some() || !self.has_states)
         {
@@ -577,7 +577,7 @@ impl KvCache {
         (seq.len, seq.n_nodes) = (0, 0);
     }
 
-    /// Forgets all prefixes that no sequence goes on from.
+    /// Forgets all prefixes that no sequence continues from.
     pub fn clear_prefixes(&mut self) {
         if let Some(tree) = &mut self.tree {
             tree.clear(&mut self.pools);

@@ -1,8 +1,8 @@
-//! The pool of pages: who holds which, and how many are free.
+//! The pool of pages: which are held, and how many are free.
 //!
 //! The pool hands out page numbers; the memory behind them belongs to a
 //! backend. A page is counted, so several sequences can share it. The prefix
-//! cache's hold is told apart from the others: a page that it alone holds is
+//! cache's hold is kept separate from the others: a page that only it holds is
 //! idle, and can be had by evicting it.
 
 use crate::Error;
@@ -16,15 +16,15 @@ pub struct PageId(pub u32);
 pub struct PoolStats {
     /// Pages in the pool.
     pub total: usize,
-    /// Pages that somebody holds.
+    /// Pages that are held.
     pub used: usize,
     /// Of these, pages that the prefix cache alone holds.
     pub idle: usize,
-    /// The most pages that were held at one time.
+    /// The maximum number of pages that were held at one time.
     pub peak_used: usize,
-    /// Pages handed out, all told.
+    /// Pages handed out, in total.
     pub allocated: u64,
-    /// Pages that came back, all told.
+    /// Pages released, in total.
     pub released: u64,
 }
 
@@ -50,7 +50,7 @@ impl PagePool {
         }
     }
 
-    /// Pages that nobody holds.
+    /// Pages that are not held.
     pub fn n_free(&self) -> usize {
         self.free.len()
     }
@@ -112,7 +112,7 @@ impl PagePool {
         Ok(page)
     }
 
-    /// Takes every page back, whoever holds it. The counts of what happened so far stay.
+    /// Reclaims every page, even held ones. The counts of what happened so far stay.
     pub(crate) fn reset(&mut self) {
         let PoolStats { total, used, peak_used, allocated, released, .. } = self.stats;
         let released = released + used as u64;
@@ -123,7 +123,7 @@ impl PagePool {
     /// Holds `page` once more.
     ///
     /// # Panics
-    /// If nobody holds the page.
+    /// If the page is not held.
     pub fn retain(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is shared but nobody holds it", page.0);
@@ -134,7 +134,7 @@ impl PagePool {
     /// Holds `page` once more, for the prefix cache.
     ///
     /// # Panics
-    /// If nobody holds the page, or the prefix cache does already.
+    /// If the page is not held, or the prefix cache holds it already.
     pub(crate) fn hold_cached(&mut self, page: PageId) {
         let cached = std::mem::replace(&mut self.cached[page.0 as usize], true);
         assert!(!cached, "page {} is twice in the prefix cache", page.0);
@@ -157,7 +157,7 @@ impl PagePool {
     /// Gives one hold of `page` back; the last one frees it.
     ///
     /// # Panics
-    /// If nobody holds the page.
+    /// If the page is not held.
     pub fn release(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is released but nobody holds it", page.0);

@@ -2,10 +2,10 @@
 //!
 //! A tree for each variant, whose nodes are pages: a node's symbols follow those of its parent, so the
 //! path from the root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
-//! one page of each layer group; of a group with a sliding window it may have let go of its page,
+//! one page of each layer group; of a group with a sliding window it may have released its page,
 //! which then is missing only to prompts that end near by.
 //! Children are sorted by their symbols, so a lookup compares these themselves and also finds the
-//! page that agrees in its first few. Leaves that nobody uses are evicted, the least
+//! page that agrees in its first few. Leaves that no sequence uses are evicted, the least
 //! recently used first.
 //!
 //! A model with recurrent layers goes on only from the end of a node that holds its state there. Such
@@ -29,7 +29,7 @@ pub(crate) struct NodeId(u32);
 /// What the prefix cache did since it was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Tokens of prompts that were looked up.
+    /// Prompt tokens that were looked up.
     pub queried_tokens: u64,
     /// Of these, tokens that were found.
     pub found_tokens: u64,
@@ -39,23 +39,23 @@ pub struct PrefixStats {
     pub misses: u64,
     /// Pages of tokens that are in the tree.
     pub nodes: usize,
-    /// Pages of tokens that were put into the tree, all told.
+    /// Pages of tokens stored in the tree, in total.
     pub stored: u64,
-    /// Pages of tokens that were evicted, all told.
+    /// Pages of tokens evicted, in total.
     pub evicted: u64,
     /// Recurrent states that the tree holds.
     pub states: usize,
-    /// Recurrent states that were put into the tree, all told.
+    /// Recurrent states stored in the tree, in total.
     pub states_stored: u64,
-    /// Recurrent states that were evicted, all told.
+    /// Recurrent states evicted, in total.
     pub states_evicted: u64,
-    /// Tokens of prompts whose pages were found, but no state to go on from.
+    /// Prompt tokens whose pages were found, but no state to continue from.
     pub stateless_tokens: u64,
 }
 
 /// A change of the prefix cache, for routers that send requests where their prefixes are. Hashes are
 /// chained: they stand for a page's tokens and all before them. Pages with rows that are not tokens,
-/// and those of other variants than the default, are not told of, as no text leads to them.
+/// and those of variants other than the default, are not reported, as no text leads to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
     /// A page of tokens can be reused from now on.
@@ -89,13 +89,13 @@ struct Node {
     parent: Option<NodeId>,
     children: Vec<NodeId>,  // sorted by symbols
     symbols: Box<[Symbol]>, // [1..=PAGE_LEN]
-    /// None where the page is not told of.
+    /// None where the page is not reported.
     hash: Option<u64>,
     pages: Vec<Option<Held>>, // [n_groups]
     /// The recurrent state after its last token.
     state: Option<HeldState>,
     last_used: u64,
-    /// Sequences that go on from this node.
+    /// Sequences that continue from this node.
     pins: u32,
 }
 
@@ -309,7 +309,7 @@ impl PrefixTree {
             if self.leaves.remove(&(before, id)) {
                 self.leaves.insert((now, id));
             }
-            // Of the path's states the sequence goes on from the last.
+            // Of the path's states the sequence continues from the last.
             if i + 1 == path.len()
                 && let Some(held) = &mut node.state
             {
@@ -383,7 +383,7 @@ impl PrefixTree {
     }
 
     /// The node of `symbols`, a page of them or less, at a place, made if there is none. It takes
-    /// hold of the `pages` (one per group, as far as they are there) that it does not have yet.
+    /// hold of the `pages` (one per group, as far as they exist) that it does not have yet.
     pub(crate) fn insert(
         &mut self,
         place: Place,
@@ -479,7 +479,7 @@ impl PrefixTree {
         id
     }
 
-    /// Frees up to `n` pages of a group that nobody else holds; returns how many.
+    /// Frees up to `n` pages of a group that only the cache holds; returns how many.
     pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut Pools) -> usize {
         let mut freed = 0;
         if self.windows[group].is_some() {

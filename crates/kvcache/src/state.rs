@@ -1,4 +1,4 @@
-//! The recurrent states of one sequence: which it goes on from, and which it may go back to.
+//! The recurrent states of one sequence: which it continues from, and which it may go back to.
 //!
 //! A state stands for all positions up to one and cannot be cut as pages can. So it is never written
 //! twice: a step reads the state before its rows and writes the states after some of them, each to
@@ -25,7 +25,7 @@ pub struct SeqStates {
 }
 
 impl SeqStates {
-    /// The state that the next step goes on from; none for an empty sequence.
+    /// The state that the next step continues from; none for an empty sequence.
     pub fn current(&self) -> Option<StateId> {
         self.current
     }

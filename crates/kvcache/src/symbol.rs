@@ -1,4 +1,4 @@
-//! What tells two rows of a prompt apart, and two ways to compute the same row.
+//! What distinguishes two rows of a prompt, and two ways to compute the same row.
 
 /// What a row of a prompt is made from: a token, or a row of embeddings by its content. Prompts with
 /// the same symbols have the same keys and values, within a [`Variant`].

@@ -146,7 +146,7 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
     let (from, to) = (a.tables()[0].pages()[1], b.tables()[0].pages()[1]);
     assert_eq!(copies, [PageCopy { group: 0, from, to }]);
     assert_ne!(from, to);
-    // Nobody else has the new page, so growing again copies nothing.
+    // No other sequence has the new page, so growing again copies nothing.
     assert_eq!(grow(&mut cache, &mut b, 2 * PAGE_LEN), Ok(vec![]));
 
     // A fork shares even what no prefix cache knows.
@@ -284,7 +284,7 @@ fn a_window_lets_go_of_what_it_has_passed() {
     let (mut seq, _) = run(&mut cache, &tokens).unwrap();
     cache.clear(&mut seq);
     assert_eq!(used(&cache), [(6, 6), (6, 6)]);
-    // A prompt of other text needs six pages: the windowed group gives up pages alone, the other
+    // A prompt of other text needs six pages: the windowed group evicts pages alone, the other
     // group whole leaves.
     let (mut other, _) = run(&mut cache, &prompt(4 * PAGE_LEN, 2)).unwrap();
     cache.clear(&mut other);

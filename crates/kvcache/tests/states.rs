@@ -1,4 +1,4 @@
-//! Recurrent states: where prompts go on from, which states are kept and which are given back.
+//! Recurrent states: where prompts continue from, which states are kept and which are released.
 
 mod common;
 
@@ -61,7 +61,7 @@ fn a_conversation_goes_on_from_the_end_of_its_last_prompt() {
         }
         // The same again: the state before the last token is not there, that of the last whole page is.
         assert_eq!(turn(&mut cache, &prompt(905, 1), step), 896);
-        // An earlier turn with another message goes on from where that turn began.
+        // An earlier turn with another message continues from where that turn began.
         assert_eq!(turn(&mut cache, &branch(275, 400, 1), step), 275);
     }
 }

@@ -10,13 +10,13 @@ use crate::{Checks, Error, Event, Graph, ParamLayout, Rank, Statistics, Stream};
 /// An address in the device's memory. Any address inside of an allocation may be passed on.
 pub type Address = u64;
 
-/// The most threads of a block.
+/// The maximum number of threads of a block.
 const MAX_THREADS: u64 = 1024;
-/// The most threads of a block by axis.
+/// The maximum number of threads of a block by axis.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// The most blocks of a grid by axis.
+/// The maximum number of blocks of a grid by axis.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-/// The most shared memory of a block, that of a card of compute capability 9.0.
+/// The maximum shared memory of a block, that of a card of compute capability 9.0.
 const MAX_SHARED: usize = 227 * 1024;
 
 /// A loaded module.
@@ -37,7 +37,7 @@ pub struct FunctionInfo {
     pub params: Vec<ParamLayout>,
     /// Bytes of shared memory that every block has, beside the dynamic ones.
     pub shared_bytes: usize,
-    /// The most threads of a block.
+    /// The maximum number of threads of a block.
     pub max_threads: u32,
 }
 
@@ -60,7 +60,7 @@ pub struct Launch<'a> {
     pub arguments: &'a [&'a [u8]],
 }
 
-/// A device without a card behind it.
+/// A device that no card backs.
 ///
 /// After a launch has faulted every call that runs something returns that fault, as a driver does
 /// for a context that is lost.

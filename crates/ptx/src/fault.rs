@@ -8,7 +8,7 @@ use std::fmt;
 pub enum FaultKind {
     /// An access that is not, or not entirely, inside of an allocation.
     OutOfBounds,
-    /// An address that is no multiple of the access's size.
+    /// An address that is not a multiple of the access's size.
     Misaligned,
     /// An access to memory that was freed.
     Freed,

@@ -91,7 +91,7 @@ pub struct Checks {
     pub float_atomics: bool,
     /// A barrier does not wait for threads that have exited. Cards behave so; PTX does not promise it.
     pub exited_threads_leave_barriers: bool,
-    /// The most instructions of warps that one launch may run.
+    /// The maximum number of instructions of warps that one launch may run.
     pub max_instructions: u64,
 }
 

@@ -9,7 +9,7 @@ use crate::exec::memory::Memory;
 use crate::exec::program::Program;
 use crate::syntax::{Function, Global, Initial, Number, parse};
 
-/// Up to so many bytes a module is decoded when it is loaded; of a larger one each kernel is decoded
+/// Up to this many bytes a module is decoded when it is loaded; of a larger one each kernel is decoded
 /// when it is first used, as most programs use few of the kernels that they load.
 const EAGER: usize = 1 << 16;
 

@@ -27,8 +27,8 @@ pub enum Error {
     },
     /// A type that can be read but not made.
     #[error(
-        "{ty} blocks cannot be made: finding its codebook entries well needs an importance matrix, \
-         which is not supported"
+        "cannot quantize to {ty}: its codebook search needs an importance matrix, which is not \
+         supported"
     )]
     NoQuantizer {
         /// The block type.

@@ -1,5 +1,5 @@
 //! Blocks of the IQ1, IQ2 and IQ3 types and of TQ1_0 as a level and a factor for every element, for programs
-//! that lay them out anew.
+//! that repack them.
 
 use crate::codebook::{
     IQ1_POINTS, IQ2_S_POINTS, IQ2_XS_POINTS, IQ2_XXS_POINTS, IQ3_S_POINTS, IQ3_XXS_POINTS,

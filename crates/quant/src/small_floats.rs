@@ -27,7 +27,7 @@ pub fn ue4m3_half(bits: u8) -> f32 {
 pub const E4M3_MAX: f32 = 448.0;
 
 /// An FP8 number of 4 exponent and 3 mantissa bits (OCP `E4M3`), exactly. 127 and 255, which stand for
-/// NaN there, are 480 and -480 here, as the steps of the mantissa go on: who reads a file has seen to
+/// NaN there, are 480 and -480 here, as the steps of the mantissa go on: the reader of a file has handled
 /// them, see [`e4m3_is_nan`].
 #[inline]
 pub fn e4m3(bits: u8) -> f32 {

@@ -191,7 +191,7 @@ pub enum Error {
         reason: String,
     },
     /// The model cannot be split between two devices in front of a layer.
-    #[error("the model cannot be split in front of layer {layer}: {reason}")]
+    #[error("the model cannot be split before layer {layer}: {reason}")]
     Split {
         /// The layer.
         layer: usize,
@@ -211,7 +211,7 @@ pub enum Error {
     Refused {
         /// The backend.
         backend: String,
-        /// Each operation or size that it lacks.
+        /// Each operation or size that it does not support.
         reasons: Vec<String>,
     },
     /// The device failed.

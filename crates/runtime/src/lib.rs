@@ -40,7 +40,7 @@
 //! # }
 //! ```
 //!
-//! [`Session::chat`] keeps a conversation, [`Session::generate`] takes tokens and tells everything of each that it
+//! [`Session::chat`] keeps a conversation, [`Session::generate`] takes tokens and reports everything about each that it
 //! makes, and [`engine::Engine::chat`] answers many at once, to threads and to async programs.
 #![forbid(unsafe_code)]
 

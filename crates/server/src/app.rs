@@ -127,7 +127,7 @@ pub fn app(state: AppState) -> Result<Router, Error> {
     Ok(routes.layer(middleware::from_fn(request_id::with_request_id)).layer(cors).with_state(state))
 }
 
-/// What connections beyond the limit are told: whether the process lives, and that it is full.
+/// The answer to connections beyond the limit: whether the process lives, and that it is full.
 pub(crate) fn full(state: AppState) -> Router {
     Router::new()
         .route("/live", get(health::live))
@@ -159,7 +159,7 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     ApiError::internal("the server failed on this request").into_response()
 }
 
-/// Pages of the origins may use the server; without any, browsers are told nothing and refuse.
+/// Pages of the origins may use the server; without any, no CORS headers are sent and browsers refuse.
 fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
     if origins.is_empty() {
         return Ok(CorsLayer::new());

@@ -41,16 +41,16 @@ pub struct ServerConfig {
     pub room_timeout: Duration,
     /// How often a stream without news says that it is alive.
     pub keep_alive: Duration,
-    /// How long running requests may go on once the server is told to stop.
+    /// How long running requests may continue once the server is asked to stop.
     pub shutdown_grace: Duration,
-    /// Who is told of each request when it is over.
+    /// The observer of finished requests.
     pub observer: Option<Arc<dyn RequestObserver>>,
     /// Tools that may be called by those who may load models; `None` is none.
     pub tool_host: Option<Arc<dyn ToolHost>>,
     /// Gives memory that was freed back to the system, where the program has a way to. It is called
     /// after work on large requests, at most once a second.
     pub give_back_memory: Option<fn()>,
-    /// How many log records were lost, where the program counts that; `/metrics` tells it.
+    /// How many log records were lost, if the program counts that; `/metrics` reports it.
     pub lost_log_records: Option<Arc<AtomicU64>>,
 }
 

@@ -56,7 +56,7 @@ pub enum Error {
     },
 }
 
-/// Why there is no model for who wants one, or why its state cannot be changed.
+/// Why a model is unavailable, or why its state cannot be changed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum LoadError {
     /// No model has this name.
@@ -81,7 +81,7 @@ pub enum LoadError {
         name: String,
     },
     /// The model came loaded, and nothing could load it again.
-    #[error("the model `{name}` cannot be loaded again, so it stays")]
+    #[error("the model `{name}` cannot be loaded again, so it is not unloaded")]
     NoSource {
         /// The model.
         name: String,
@@ -264,7 +264,7 @@ impl ApiError {
         self.context.is_some()
     }
 
-    /// Tells in other words why something does not fit into the context.
+    /// Gives a different reason why something does not fit into the context.
     #[must_use]
     pub(crate) fn because(mut self, reason: impl fmt::Display) -> Self {
         if let Some(Context { n_ctx, .. }) = self.context {
@@ -311,7 +311,7 @@ impl ApiError {
 
     /// There is something at this place, but not with this method.
     pub fn method_not_allowed(method: &str, path: &str) -> Self {
-        Self::new(Kind::Method, format!("{path} does not take {method}"))
+        Self::new(Kind::Method, format!("{path} does not allow {method}"))
     }
 
     /// The body did not arrive in time.
@@ -334,7 +334,7 @@ impl ApiError {
 
     /// The body is compressed.
     pub fn content_encoding(found: &str) -> Self {
-        let message = format!("the body has the content encoding `{found}`; send it as it is");
+        let message = format!("the body has the content encoding `{found}`; send it uncompressed");
         Self::new(Kind::Encoding, message)
     }
 
@@ -355,29 +355,30 @@ impl ApiError {
 
     /// As many connections are open as may be.
     pub(crate) fn too_many_connections() -> Self {
-        let message = "as many connections are open as this server allows in all (`--max-connections`) or from one \
-                       address (`--max-connections-per-address`, which a proxy in front of the \
-                       server uses up for all of its clients); try again";
+        let message = "too many connections: this server limits their total (`--max-connections`) \
+                       and their number per address (`--max-connections-per-address`, which all \
+                       clients of a proxy in front of the server share); try again";
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Connections, message) }
     }
 
     /// Bodies that are worked on take all the room that there is for them.
     pub(crate) fn too_many_bytes() -> Self {
-        let message = "the bodies of other requests take all the room that this server has for \
-                       them; try again";
+        let message = "the bodies of other requests take all the memory that this server reserves \
+                       for bodies; try again";
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Bodies, message) }
     }
 
     /// The body has more values than allowed.
     pub(crate) fn too_many_values(limit: usize) -> Self {
-        let message = format!("the body has more than the {limit} values of JSON allowed");
+        let message = format!("the body has more JSON values than the {limit} allowed");
         Self::new(Kind::TooLarge, message)
     }
 
     /// The client does not read its stream, of which more than `limit` bytes wait for it.
     pub(crate) fn slow_reader(limit: usize) -> Self {
         let limit = ByteSize::from(limit);
-        let message = format!("more than {limit} of this stream waited to be read");
+        let message =
+            format!("the client reads too slowly: more than {limit} of this stream were waiting");
         Self::new(Kind::SlowReader, message)
     }
 

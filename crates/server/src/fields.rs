@@ -158,7 +158,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// Fails if a field is there and is none of these values.
+    /// Fails if a field is present and has none of these values.
     pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), InvalidRequest> {
         match self.get(key) {
             Some(value) if !allowed.contains(value) => {

@@ -1,4 +1,4 @@
-//! Tells routers which prompts the prefix cache holds, as vLLM's KV events over ZeroMQ.
+//! Publishes to routers which prompts the prefix cache holds, as vLLM's KV events over ZeroMQ.
 //!
 //! A message has three frames: the topic, the number of the batch in 8 bytes (big-endian), and the
 //! batch in MessagePack: `[seconds since 1970, [events], rank]`, each event a map with its `type`.
@@ -87,7 +87,7 @@ impl KvEvents {
         self.replay_endpoint.as_deref()
     }
 
-    /// What an engine tells the events to.
+    /// The receiver of an engine's events.
     pub fn sink(&self) -> CacheSink {
         let sender = self.sender.clone();
         // Without sockets there is nobody to tell.

@@ -23,7 +23,7 @@ const LICENSES: &str = include_str!("page/licenses.txt");
 const MODULES: [(&str, &[u8]); 2] =
     [("math.js", include_bytes!("page/math.js.gz")), ("pdf.js", include_bytes!("page/pdf.js.gz"))];
 
-/// The page may load nothing and talk to nobody but this server; what runs and styles it are the
+/// The page may load from and talk to only this server; what runs and styles it are the
 /// two elements that it was built with, and modules of this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(

@@ -1,4 +1,4 @@
-//! What is known of a request when it is over, for whoever watches: [`RequestObserver`].
+//! The record of a finished request, for an observer: [`RequestObserver`].
 //!
 //! A record is begun before a request's handler, filled in on its way, and handed over when the
 //! last byte of the answer was written or the client has left. Nothing is exported here.
@@ -115,7 +115,7 @@ tokio::task_local! {
     static CURRENT: Recorder;
 }
 
-/// The record of the request that is being handled, if somebody watches.
+/// The record of the request that is being handled, if there is an observer.
 pub(crate) fn current() -> Option<Recorder> {
     CURRENT.try_with(Clone::clone).ok()
 }

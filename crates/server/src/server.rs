@@ -1,4 +1,4 @@
-//! The server as a whole: it listens, answers until it is told to stop, and ends its engines.
+//! The server as a whole: it listens, answers until it is asked to stop, and ends its engines.
 
 use crate::app::{self, app};
 use crate::config::ServerConfig;
@@ -70,7 +70,7 @@ impl Server {
         match tokio::time::timeout(LAST_WORDS, &mut serving).await {
             Ok(result) => ended(result),
             Err(_) => {
-                tracing::warn!("connections that do not read their answers are dropped");
+                tracing::warn!("dropping connections that do not read their answers");
                 serving.abort();
                 Ok(())
             }
@@ -93,13 +93,13 @@ async fn end_engines(state: &AppState) {
         .collect();
     for end in ends {
         if let Err(error) = end.await {
-            tracing::error!("an engine did not end well: {error}");
+            tracing::error!("an engine did not shut down cleanly: {error}");
         }
     }
     let models = state.models().clone();
     let settled = tokio::task::spawn_blocking(move || models.wait_settled(LAST_WORDS)).await;
     if !settled.unwrap_or(true) {
-        tracing::warn!("a model is still being loaded or unloaded; nobody waits for it");
+        tracing::warn!("a model is still being loaded or unloaded; not waiting for it");
     }
 }
 

@@ -15,7 +15,7 @@ pub trait ToolHost: fmt::Debug + Send + Sync {
     /// Where tools come from, with those that could not be reached.
     fn sources(&self) -> Vec<ToolSource>;
 
-    /// Calls a tool by the name of its function. Dropping the future gives up the call.
+    /// Calls a tool by the name of its function. Dropping the future cancels the call.
     fn call(&self, name: &str, arguments: Map<String, Value>) -> ToolCallFuture<'_>;
 }
 
@@ -47,7 +47,7 @@ pub struct ToolOutput {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ToolCallError {
     /// No source has it.
-    #[error("there is no tool `{0}`")]
+    #[error("unknown tool `{0}`")]
     Unknown(String),
     /// Its source does not answer, or refuses the call.
     #[error("{0}")]

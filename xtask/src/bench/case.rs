@@ -13,9 +13,9 @@ pub(super) const START_PROMPT: usize = 32;
 /// One measurement of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Case {
-    /// `pp512`, `pp512@2048`: a prompt after so many tokens.
+    /// `pp512`, `pp512@2048`: a prompt after this many tokens.
     Prompt { n: usize, depth: usize },
-    /// `tg128`, `tg128@2048`: tokens generated after so many tokens.
+    /// `tg128`, `tg128@2048`: tokens generated after this many tokens.
     Generate { n: usize, depth: usize },
     /// `batch16`: sequences that generate together, each after [`BATCH_DEPTH`] tokens.
     Batch { n_seqs: usize },
@@ -45,7 +45,11 @@ impl FromStr for Case {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is none of ppN, ppN@DEPTH, tgN, tgN@DEPTH, batchN, start");
+        let wrong = || {
+            format!(
+                "unknown case `{text}`, expected ppN, ppN@DEPTH, tgN, tgN@DEPTH, batchN or start"
+            )
+        };
         let count = |digits: &str| digits.parse().ok().filter(|&n: &usize| n > 0).ok_or_else(wrong);
         if text == "start" {
             return Ok(Self::Start);

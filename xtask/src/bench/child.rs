@@ -16,7 +16,7 @@ pub(super) struct Finished {
     pub(super) stdout: String,
     /// From the start of the process to its end.
     pub(super) wall: Duration,
-    /// The most memory that was resident at once, pages of mapped files included.
+    /// The peak resident memory, pages of mapped files included.
     pub(super) peak_bytes: u64,
 }
 
@@ -33,11 +33,11 @@ pub(super) fn run(mut command: Command) -> Result<Finished> {
     let stderr = reader.join().unwrap_or_default();
     if !finished.status.success() {
         let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
-        // The program's folder is of no interest to who reads the run.
+        // The program's folder is of no interest to readers of the run.
         let path = Path::new(command.get_program());
         let program = path.file_name().unwrap_or_default().to_string_lossy();
         let last = last.trim().replace(&*path.to_string_lossy(), &program);
-        bail!("{program} ended with {}: {last}", finished.status);
+        bail!("{program} exited with {}: {last}", finished.status);
     }
     Ok(Finished { stdout, wall, peak_bytes: finished.rusage.maxrss })
 }

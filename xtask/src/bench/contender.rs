@@ -69,7 +69,7 @@ impl Contender {
             Kind::Llama { batched: Some(batched) } | Kind::IkLlama { batched: Some(batched) }
                 if matches!(case, Case::Batch { .. }) =>
             {
-                let Case::Batch { n_seqs } = case else { bail!("{case} is no batch") };
+                let Case::Batch { n_seqs } = case else { bail!("{case} is not a batch") };
                 program = batched;
                 // Contexts are multiples of 256 tokens.
                 let ctx = n_seqs * (BATCH_DEPTH + BATCH_TOKENS).next_multiple_of(256);

@@ -173,7 +173,7 @@ impl<'a> Run<'a> {
         }
         text.push_str("\n## Commands\n\n");
         for (contender, version) in self.contenders.iter().zip(&self.versions) {
-            let version = if version.is_empty() { "no version told" } else { version };
+            let version = if version.is_empty() { "version unknown" } else { version };
             let _ = writeln!(text, "- {}: {version}", contender.label);
         }
         text.push_str("\n```sh\n");

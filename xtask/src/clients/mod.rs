@@ -169,7 +169,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
-        ensure!(names().any(|name| name == only), "--only: `{only}` is none of {known}");
+        ensure!(
+            names().any(|name| name == only),
+            "--only: unknown name `{only}`, expected one of {known}"
+        );
     }
     let wanted = |name: &str| args.only.is_empty() || args.only.iter().any(|only| only == name);
     let engine = match &args.bin {
@@ -277,7 +280,7 @@ fn read(
     let one = |&ability: &&str| {
         let line = lines.iter().find(|line| line["ability"] == ability);
         let (verdict, note) = match line {
-            None => (Verdict::Failed, format!("the script told nothing of it: {last}")),
+            None => (Verdict::Failed, format!("the script did not report it: {last}")),
             Some(line) => {
                 let verdict = match line["result"].as_str() {
                     Some("ok") => Verdict::Passed,
@@ -330,7 +333,7 @@ mod tests {
         let verdicts: Vec<Verdict> = tried.iter().map(|t| t.verdict).collect();
         use Verdict::{Failed, Passed, Skipped};
         assert_eq!(verdicts, [Passed, Failed, Failed, Failed, Skipped, Failed]);
-        assert_eq!(tried[1].note, "the script told nothing of it: last line");
+        assert_eq!(tried[1].note, "the script did not report it: last line");
         assert_eq!((&*tried[2].note, &*tried[4].note), ("why", "no vectors"));
         let (what, note) = ("answers".to_owned(), String::new());
         tried.push(Tried { row: "y", what, verdict: Passed, note });

@@ -119,7 +119,7 @@ fn port_of(line: &str) -> Option<u16> {
     words.nth(1)?.parse().ok()
 }
 
-/// A client that leaves in the middle of a stream: no replica goes on with it.
+/// A client that leaves in the middle of a stream: no replica continues with it.
 fn leave(client: &Client, servers: &[(u32, Client)]) -> Result<()> {
     let long = Ask::greedy(Api::Completions, "", "Count: 1, 2, 3,", 1500);
     let left = client.ask_while(&long, |_| ControlFlow::Break(()));

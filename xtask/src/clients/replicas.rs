@@ -60,7 +60,7 @@ impl Front {
         loop {
             let Err(failure) = client.ask(&ask) else { return Ok(()) };
             if let Some(status) = self.child.try_wait()? {
-                bail!("it ended with {status}");
+                bail!("it exited with {status}");
             }
             ensure!(start.elapsed() < START_LIMIT, "it does not answer: {failure}");
             thread::sleep(Duration::from_millis(200));
@@ -102,7 +102,7 @@ impl Front {
 
 impl Drop for Front {
     fn drop(&mut self) {
-        // A process that has ended already is no error here.
+        // A process that has ended already is not an error here.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

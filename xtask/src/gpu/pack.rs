@@ -13,7 +13,7 @@ use crate::shell;
 /// `cargo xtask gpu pack`
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder, which is made anew.
+    /// The folder, which is made again.
     dir: PathBuf,
     /// An engine to pack instead of building one.
     #[arg(long)]
@@ -51,7 +51,7 @@ impl Packed {
     pub(super) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE);
         let text = fs::read_to_string(&path).with_context(|| {
-            format!("{} is no folder of `cargo xtask gpu pack`", folder.display())
+            format!("{} was not made by `cargo xtask gpu pack`", folder.display())
         })?;
         serde_json::from_str(&text).with_context(|| path.display().to_string())
     }
@@ -98,7 +98,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
     }
     if let Some(sources) = &args.llama_cpp {
         let is_source = sources.join("ggml/src/ggml-cuda").is_dir();
-        ensure!(is_source, "{} is no source folder of llama.cpp", sources.display());
+        ensure!(is_source, "{} is not a source folder of llama.cpp", sources.display());
         copy(sources, &args.dir.join("llama.cpp"), LEFT_OUT)?;
     }
     let script = args.dir.join("run.sh");
@@ -244,7 +244,7 @@ mod tests {
     fn a_folder_says_what_it_holds() {
         let folder = tempfile::tempdir().unwrap();
         let error = format!("{:#}", Packed::read(folder.path()).unwrap_err());
-        assert!(error.contains("is no folder of `cargo xtask gpu pack`"), "{error}");
+        assert!(error.contains("was not made by `cargo xtask gpu pack`"), "{error}");
         fs::write(folder.path().join(FILE), r#"{"commit": "abc", "n_bytes": 7}"#).unwrap();
         let expected = Packed { commit: "abc".to_owned(), n_bytes: 7 };
         assert_eq!(Packed::read(folder.path()).unwrap(), expected);

@@ -13,7 +13,7 @@ pub(super) enum Step {
     /// The card and its driver; without these nothing else runs.
     Card,
     /// What the card does at best: copies, launches, products with each type of weights. It is also what compiles the
-    /// kernels for the card; the processes behind it find them in the driver's cache.
+    /// kernels for the card; the processes after it find them in the driver's cache.
     Rates,
     /// What the tests of the interpreter ran, bit by bit, and the tests of the kernels with the driver as their device.
     Tests,
@@ -307,13 +307,13 @@ impl Place {
     pub(super) fn items(&self, step: Step) -> Result<Vec<Item>, String> {
         let device = self.device.as_str();
         if !self.is_card() && matches!(step, Step::Card | Step::Rates | Step::Wgpu | Step::Llama) {
-            return Err("it is for a card".to_owned());
+            return Err("it needs a GPU".to_owned());
         }
         if device == "cpu" && step == Step::Ranks {
-            return Err("it is for cards".to_owned());
+            return Err("it needs a GPU".to_owned());
         }
         if device == "cuda-interpreter" && matches!(step, Step::Bench | Step::Serve) {
-            return Err("the speed of the interpreter is that of no card".to_owned());
+            return Err("the interpreter's speed says nothing about a GPU".to_owned());
         }
         Ok(match step {
             Step::Card => vec![
@@ -354,7 +354,7 @@ impl Place {
             Step::Serve => self.served(device),
             Step::Early => {
                 if device == "cpu" {
-                    return Err("it is for cards".to_owned());
+                    return Err("it needs a GPU".to_owned());
                 }
                 let early = |item: Item| item.args("--cuda-dependent-launch");
                 let tests = self.tests().map(|name| self.test(name).env(EARLY, "1"));
@@ -366,7 +366,7 @@ impl Place {
             }
             Step::Wgmma => {
                 if device == "cpu" {
-                    return Err("it is for cards".to_owned());
+                    return Err("it needs a GPU".to_owned());
                 }
                 let by_wgmma = |item: Item| item.args("--cuda-wgmma");
                 let tests = self.tests().filter(|name| name.contains("wgmma"));
@@ -383,7 +383,7 @@ impl Place {
             }
             Step::Ranks => {
                 if self.is_card() && self.n_cards < 2 {
-                    return Err(format!("it is for two cards, and there is {}", self.n_cards));
+                    return Err(format!("it needs two GPUs, found {}", self.n_cards));
                 }
                 let shared = |item: Item| item.args("--tensor-parallel 2");
                 let tiny = ["archs", "bits"].into_iter().flat_map(|kind| {

@@ -28,7 +28,7 @@ pub(crate) struct Args {
     /// Seconds that this call has, whatever its steps have.
     #[arg(long, value_name = "SECONDS")]
     budget: Option<u64>,
-    /// Do the steps anew, instead of what is left of them.
+    /// Do the steps again, instead of what is left of them.
     #[arg(long)]
     again: bool,
     /// Where the models run: on the card; or elsewhere, to try the script without one.
@@ -72,7 +72,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         && let Some(reason) = no_card(&place, &mut outcomes)?
     {
         outcomes.save(&out)?;
-        println!("gpu: there is no card to run on: {reason}");
+        println!("gpu: no GPU to run on: {reason}");
         return Ok(ExitCode::FAILURE);
     }
 
@@ -112,7 +112,7 @@ fn place(args: &Args, root: &Path) -> Result<Place> {
         .args(["--list", "--format", "terse"])
         .output()
         .context("start kernels-cuda-tests")?;
-    ensure!(listed.status.success(), "kernels-cuda-tests --list ended with {}", listed.status);
+    ensure!(listed.status.success(), "kernels-cuda-tests --list exited with {}", listed.status);
     let tests = tests(&String::from_utf8_lossy(&listed.stdout));
     let archs = root.join("fixtures/archs");
     let mut tiny = Vec::new();
@@ -163,7 +163,7 @@ fn tests(listed: &str) -> Vec<String> {
     listed.lines().filter_map(|line| Some(line.strip_suffix(": test")?.to_owned())).collect()
 }
 
-/// Why nothing can run on a card; none where the driver opens one.
+/// Why nothing can run on a card; `None` if the driver opens one.
 fn no_card(place: &Place, outcomes: &mut Outcomes) -> Result<Option<String>> {
     let step = Step::Card;
     let items = place.items(step).map_err(|reason| anyhow!(reason))?;
@@ -219,7 +219,7 @@ fn run_step(
             };
             // What the call had no time for is left to the next one.
             if !ended && left < item.limit {
-                println!("{} {}: not done in {} s", step.name(), item.name, left.as_secs());
+                println!("{} {}: timed out after {} s", step.name(), item.name, left.as_secs());
                 continue;
             }
             let word = if outcome.ok { "ok" } else { "FAILED" };
@@ -294,8 +294,8 @@ fn run_item(step: Step, item: &Item, limit: Duration) -> Result<(Outcome, bool)>
         }
     }
     match ended.status {
-        None => text += &format!("\nit ran into its limit of {} s", limit.as_secs()),
-        Some(status) if !ok && text.trim().is_empty() => text = format!("it ended with {status}"),
+        None => text += &format!("\nit timed out after {} s", limit.as_secs()),
+        Some(status) if !ok && text.trim().is_empty() => text = format!("it exited with {status}"),
         _ => {}
     }
     let kept = if ok && is_test { 0 } else { KEPT[usize::from(ok)] };
@@ -310,7 +310,7 @@ fn reason(text: &str) -> &str {
     let last = lines.clone().next_back().unwrap_or("no message");
     let says_so = |line: &&str| line.contains("FAILED: ") || line.contains("panicked at");
     let line = lines.rfind(says_so).unwrap_or(last);
-    // In a table it is what is behind the dashes.
+    // In a table it is what is after the dashes.
     let line = line.split_once("FAILED: ").map_or(line, |(_, reason)| reason);
     line.trim_end_matches(['|', ' '])
 }
@@ -554,7 +554,7 @@ mod tests {
         let folder = Folder::new(&[("card_cuda", r#"echo '{"name": "A card"}'"#)]);
         assert_eq!(no_card(&folder.place("cuda"), &mut outcomes).unwrap(), None);
         assert_eq!(outcomes.get("card", "driver").unwrap().value["name"], "A card");
-        // What is no JSON is no answer.
+        // What is not JSON is no answer.
         drop(folder);
         let folder = Folder::new(&[("card_cuda", "echo fine")]);
         let reason = no_card(&folder.place("cuda"), &mut outcomes).unwrap().unwrap();
@@ -610,7 +610,7 @@ mod tests {
             |item: &&Item| item.args.ends_with(&["--tensor-parallel", "2"].map(str::to_owned));
         assert_eq!(ranks.iter().filter(shares).count(), 2 * 5 + 2 * 3);
         let one_card = Place { n_cards: 1, ..place.clone() };
-        assert_eq!(one_card.items(Step::Ranks).unwrap_err(), "it is for two cards, and there is 1");
+        assert_eq!(one_card.items(Step::Ranks).unwrap_err(), "it needs two GPUs, found 1");
         assert_eq!(folder.place("cuda-interpreter").items(Step::Ranks).unwrap().len(), 2 * 5);
         assert!(folder.place("cpu").items(Step::Ranks).is_err());
         let parity = &place.items(Step::Parity).unwrap()[0];

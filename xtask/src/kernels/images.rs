@@ -117,7 +117,7 @@ impl Entry {
     }
 }
 
-/// The entries of a list. A line that is none of it is an error.
+/// The entries of a list. Any other line is an error.
 fn parse(list: &str) -> Result<Vec<Entry>> {
     let mut entries = Vec::new();
     let mut lines = list.lines();

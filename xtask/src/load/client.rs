@@ -15,7 +15,7 @@ use ureq::Agent;
 use super::sse::Events;
 use super::workload::{Api, Ask};
 
-/// The most bytes of an error's body that are kept.
+/// The maximum number of bytes of an error's body that are kept.
 const ERROR_BYTES: u64 = 4096;
 
 /// A server as a client sees it.

@@ -28,7 +28,7 @@ use crate::{setup, shell};
 use server::{Contender, Kind};
 use workload::Api;
 
-/// The most streams at a time.
+/// The maximum number of streams at a time.
 const MAX_STREAMS: usize = 64;
 
 /// What is served where no other model is named.

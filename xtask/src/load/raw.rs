@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 /// How long a server may be silent.
 const READ_LIMIT: Duration = Duration::from_secs(120);
-/// The most bytes of an answer that are kept.
+/// The maximum number of bytes of an answer that are kept.
 const ANSWER_BYTES: usize = 1 << 20;
 
 /// A connection to the server on a port of 127.0.0.1.
@@ -21,7 +21,7 @@ pub(super) fn connect(port: u16) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// What comes before a body of JSON that has so many bytes, or that comes in chunks.
+/// The head of a request whose body is JSON of this many bytes, or comes in chunks.
 pub(super) fn head(path: &str, body_bytes: Option<usize>) -> String {
     let length = match body_bytes {
         Some(n) => format!("Content-Length: {n}"),
@@ -137,7 +137,7 @@ pub(super) fn narrow(_: &TcpStream) -> Result<()> {
     bail!("this system's buffers cannot be set")
 }
 
-/// Reads a few bytes and waits, again and again, for so long; then reads all at once. Returns
+/// Reads a few bytes and waits, repeatedly, for this long; then reads all at once. Returns
 /// everything that came.
 pub(super) fn read_slowly(stream: &mut TcpStream, time: Duration) -> io::Result<Vec<u8>> {
     let start = Instant::now();

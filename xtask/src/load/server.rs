@@ -132,7 +132,7 @@ impl Contender {
         let start = Instant::now();
         while health.get(format!("{url}/health")).call().is_err() {
             if let Some(status) = guard.child().try_wait()? {
-                bail!("{shown} ended with {status}: {}", last_line(&log));
+                bail!("{shown} exited with {status}: {}", last_line(&log));
             }
             ensure!(start.elapsed() < START_LIMIT, "{shown} is not healthy: {}", last_line(&log));
             thread::sleep(Duration::from_millis(20));
@@ -259,7 +259,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(child) = &mut self.0 {
-            // A child that has ended already is no error here.
+            // A child that has ended already is not an error here.
             let _ = child.kill();
             let _ = child.wait();
         }

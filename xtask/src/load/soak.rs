@@ -104,7 +104,7 @@ fn send(server: &Server, seed: u64, n_requests: usize) -> Result<(Vec<f64>, Vec<
     });
     let readings = readings.into_inner().unwrap_or_else(PoisonError::into_inner);
     let enough = readings.len() >= READINGS / 2;
-    enough.then_some((readings, failures)).context("the system does not tell a process's memory")
+    enough.then_some((readings, failures)).context("the system does not report a process's memory")
 }
 
 /// The `idx`-th request. Every tenth is left after its first token.

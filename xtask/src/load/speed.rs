@@ -24,7 +24,7 @@ const PAIR_TOKENS: usize = 8;
 pub(super) enum Case {
     /// So many streams, each with one request after the other. All prompts share a beginning.
     Streams { n_streams: usize, shared: usize },
-    /// A prompt of so many tokens that is sent twice.
+    /// A prompt of this many tokens that is sent twice.
     Twice { prompt: usize },
 }
 

@@ -53,7 +53,7 @@ pub(super) struct Sample {
     pub(super) timings: Vec<Timing>,
     /// Why requests failed.
     pub(super) failures: Vec<String>,
-    /// The most resident memory of the server; 0 where the system does not tell.
+    /// The maximum resident memory of the server; 0 where the system does not tell.
     pub(super) peak_bytes: u64,
 }
 

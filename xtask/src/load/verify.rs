@@ -75,7 +75,7 @@ pub(super) fn run(
 }
 
 /// Requests of all kinds: greedy and seeded sampling, streams and whole answers, both APIs, with
-/// and without log-probabilities, beginnings that many share, and prompts that go on from others.
+/// and without log-probabilities, beginnings that many share, and prompts that continue from others.
 fn asks(seed: u64, n: usize) -> Vec<Ask> {
     let mut dice = Dice::new(seed, 0);
     let shared: Vec<String> = SHARED.iter().map(|&len| text(&mut dice, len)).collect();

@@ -144,7 +144,7 @@ pub(super) fn logits_from(json: &Value) -> Result<Logits> {
 
 /// A JSON list of whole numbers.
 pub(super) fn integers(json: &Value, what: &str) -> Result<Vec<usize>> {
-    let list = json.as_array().with_context(|| format!("`{what}` is no list"))?;
+    let list = json.as_array().with_context(|| format!("`{what}` is not a list"))?;
     let numbers = list.iter().map(|v| v.as_u64().and_then(|n| usize::try_from(n).ok()));
     numbers.collect::<Option<_>>().with_context(|| format!("`{what}` has other than integers"))
 }

@@ -102,8 +102,8 @@ fn measure(engine: &Engine, alias: &str) -> Result<Measured> {
     }
     let peak = peak.bytes;
     let output = child.wait_with_output()?;
-    ensure!(output.status.success(), "{} ended with {}", shell::show(&command), output.status);
-    ensure!(peak > 0, "{status} told no peak");
+    ensure!(output.status.success(), "{} exited with {}", shell::show(&command), output.status);
+    ensure!(peak > 0, "{status} reported no peak");
     let json: Value = serde_json::from_slice(&output.stdout).context("output of the run")?;
     let load_ms = json["timings"]["load_ms"].as_f64().context("no `load_ms`")?;
     Ok(Measured { file, kv, logits, peak, load_ms })

@@ -205,7 +205,7 @@ impl Args {
             bail!("--plain and --lavapipe are for --device wgpu");
         }
         if !self.on_gpu() && self.gpu_layers.is_some() {
-            bail!("--gpu-layers is for a GPU");
+            bail!("--gpu-layers needs a GPU");
         }
         if self.on_gpu() && self.memory {
             bail!("--memory is measured on the CPU alone");
@@ -249,7 +249,7 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
-    /// Count one comparison and give back the word for its table.
+    /// Count one comparison and return the word for its table.
     fn count(&mut self, ok: bool) -> String {
         *(if ok { &mut self.passed } else { &mut self.failed }) += 1;
         (if ok { "ok" } else { "FAILED" }).to_owned()

@@ -24,11 +24,11 @@ const TOLERANCE: f64 = 1e-3;
 const INTRODUCTION: &str = "\
 # Models
 
-<!-- Written by `cargo xtask parity --table`; changes by hand are lost. -->
+<!-- Written by `cargo xtask parity --table`; manual changes are lost. -->
 
 A model is run by its architecture, which a GGUF file names in `general.architecture` and a Hugging Face
-directory in `model_type`. Any other name is an error that lists these. Which settings and tensors a file may
-have is the architecture's matter too: what is not supported is an error at load that names it.
+directory in `model_type`. Any other name is an error that lists the supported ones. The architecture also determines
+which settings and tensors a file may have: an unsupported one is an error at load that names it.
 
 ";
 
@@ -37,10 +37,10 @@ const FIGURES: &str = "\
 
 Tiny random models of these architectures, in F32, against transformers: the largest difference of a logit,
 relative to the largest logit of its row, over four positions of a prompt of 44 tokens. The columns are ways to
-the same logits: the prompt as a whole; in chunks of 1, 7 and 16; token by token as generated ones come; and as a
-prompt beside two other sequences in the same steps. All are held to at most 1e-3, and the likeliest token must be
-transformers'. wgpu runs on lavapipe, and the CUDA kernels on their interpreter, both on the CPU; models whose
-weights are quantized have figures of the quantized weights.
+compute the same logits: the prompt as a whole; in chunks of 1, 7 and 16; token by token as decode rows; and as a
+prompt batched with two other sequences. All must be at most 1e-3, and the most likely token must be
+transformers'. wgpu runs on lavapipe, and the CUDA kernels on their interpreter, both on the CPU; models with
+quantized weights are compared on the quantized weights.
 
 ";
 
@@ -155,7 +155,8 @@ fn listed(architectures: &[Architecture]) -> String {
             cells.map(|cell| cell.replace('|', "\\|")).into()
         })
         .collect();
-    let header = ["GGUF", "`model_type`", "models", "refused, beside what no architecture has"];
+    let header =
+        ["GGUF", "`model_type`", "models", "not supported, besides what no architecture supports"];
     // Columns of sentences are not aligned: a new one would change every line.
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut out = line(&header.map(str::to_owned)) + &"|---".repeat(header.len()) + "|\n";

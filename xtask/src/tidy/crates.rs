@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Finding;
 
-/// The most bytes a committed fixture may have.
+/// The maximum number of bytes a committed fixture may have.
 const MAX_FIXTURE_BYTES: usize = 300 * 1024;
 
 /// Crates that need no `unsafe`.

@@ -147,9 +147,9 @@ pub(super) fn check(file: &Path, text: &str, roots: &Roots) -> Vec<Finding> {
         let message = match house.floor(module) {
             Some(floor) if floor < own || module == own_module => continue,
             Some(_) => {
-                format!("`{own_module}` must not use `{module}`, which is no floor below it")
+                format!("`{own_module}` must not use `{module}`, which is not a floor below it")
             }
-            None => format!("`{name}` is no floor; name one, or add it to tidy's table"),
+            None => format!("`{name}` is not a floor; name one, or add it to tidy's table"),
         };
         findings.push(Finding::new(file, code[..at].matches('\n').count() + 1, message));
     }
@@ -272,8 +272,8 @@ mod tests {
         let own = found("crates/runtime/src/attic.rs", "use crate::base::ByteSize;\n");
         assert_eq!(own, ["0: `attic` has no place in the floors; add it to tidy's table"]);
         let all = found("crates/runtime/src/graph/mod.rs", "use crate::{base, *};\n");
-        assert_eq!(all, ["1: `*` is no floor; name one, or add it to tidy's table"]);
+        assert_eq!(all, ["1: `*` is not a floor; name one, or add it to tidy's table"]);
         let other = found("crates/runtime/src/graph/mod.rs", "use crate::attic::Box;\n");
-        assert_eq!(other, ["1: `attic` is no floor; name one, or add it to tidy's table"]);
+        assert_eq!(other, ["1: `attic` is not a floor; name one, or add it to tidy's table"]);
     }
 }

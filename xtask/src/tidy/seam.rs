@@ -14,7 +14,7 @@ const DEVICES: &[&str] = &["crates/runtime/src/backend", "crates/kernels-"];
 const DEVICE_WORDS: &[&str] = &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels"];
 /// How the names of the kernels' crates begin.
 const DEVICE_CRATES: &str = "realizar_kernels";
-/// Files of that folder that are no architecture.
+/// Files of that folder that are not architectures.
 const SHARED: &[&str] = &["config", "experts", "hf", "loader", "mod", "output", "pieces", "rope"];
 
 /// The names of the architectures: the files of their folder, but not of folders inside of it.

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::Finding;
 use super::lexer::code_only;
 
-/// The most lines a file may have before its tests.
+/// The maximum number of lines a file may have before its tests.
 const MAX_LINES: usize = 600;
 
 /// What code must not contain, and why.

@@ -101,7 +101,7 @@ impl Node {
         }
         let status = child.wait()?;
         if !status.success() && totals.failed == 0 {
-            bail!("{} ended with {status}", shell::show(&tests));
+            bail!("{} exited with {status}", shell::show(&tests));
         }
         Ok(totals)
     }

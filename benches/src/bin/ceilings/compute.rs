@@ -171,7 +171,7 @@ mod x86 {
     /// The processor has AMX-BF16, and the system permits its tiles.
     pub(super) unsafe fn tdpbf16ps() {
         let operands = [0_u8; 4 * 1024];
-        // SAFETY: the caller's promise; four tiles are read, and registers hold nothing behind the loop.
+        // SAFETY: the caller's promise; four tiles are read, and registers hold nothing after the loop.
         unsafe {
             std::arch::asm!(
                 "ldtilecfg [{config}]",

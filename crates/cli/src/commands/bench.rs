@@ -74,7 +74,7 @@ fn tests(args: &Args) -> Result<Vec<BenchTest>> {
     for &depth in &args.n_depth.0 {
         for &batch in &args.batch.0 {
             if batch == 0 {
-                return Err(ui::usage("--batch: at least one sequence runs"));
+                return Err(ui::usage("--batch: must be at least 1"));
             }
             for (role, lengths) in [(Role::Prompt, &args.n_prompt), (Role::Generated, &args.n_gen)]
             {
@@ -84,7 +84,7 @@ fn tests(args: &Args) -> Result<Vec<BenchTest>> {
         }
     }
     if tests.is_empty() {
-        return Err(ui::usage("nothing to measure: -p and -n are 0"));
+        return Err(ui::usage("nothing to measure: both -p and -n are 0"));
     }
     Ok(tests)
 }
@@ -169,7 +169,10 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         let read = model.bytes_per_token();
         let (speed, name) = (rate * read as f64 / 1e9, test_name(test));
         let read = ByteSize::from(read);
-        writeln!(out, "\nA token alone reads {read} of weights: {speed:.1} GB/s in {name}.")?;
+        writeln!(
+            out,
+            "\nA decode step of one sequence reads {read} of weights: {speed:.1} GB/s in {name}."
+        )?;
     }
     if args.profile {
         writeln!(out)?;

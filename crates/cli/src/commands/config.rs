@@ -88,7 +88,7 @@ fn told_default(option: &Arg) -> Option<String> {
     Some(default.to_owned())
 }
 
-/// The values of an option for people; none where it is not set. Keys are not shown.
+/// The values of an option for people; `None` if it is not set. Keys are not shown.
 fn shown(option: &Arg, values: &[String]) -> Option<String> {
     let is_flag = matches!(option.get_action(), ArgAction::SetTrue | ArgAction::Count);
     if values.is_empty() || is_flag && values.iter().any(|value| value != "true") {

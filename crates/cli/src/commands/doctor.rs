@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::ui;
 
-/// No driver of a GPU is loaded where the system knows of no GPU.
+/// No driver of a GPU is loaded where the system reports no GPU.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Print one JSON object
@@ -69,7 +69,10 @@ fn rows(report: &Report) -> Vec<Vec<String>> {
         n => {
             let cpus: Vec<String> = nodes.iter().map(|node| node.logical.to_string()).collect();
             let cpus = cpus.join(", ");
-            format!("{n}, with {cpus} hardware threads; memory is next to who first touches it")
+            format!(
+                "{n}, with {cpus} hardware threads; memory is placed on the node that first \
+                 touches it"
+            )
         }
     };
     let mut rows = vec![

@@ -89,7 +89,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let options = EncodeOptions { add_special: true, parse_special: false };
     let mut ids = engine.encode(&text, options)?;
     if base.encode(&text, options)? != ids {
-        bail!("{} cuts the text into other tokens", base_path.display());
+        bail!("{} tokenizes the text differently", base_path.display());
     }
     if let Some(chunks) = args.chunks {
         ids.truncate(chunks.saturating_mul(args.ctx));

@@ -107,6 +107,6 @@ fn available(as_json: bool) -> Result<()> {
     let mut out = ui::out();
     ui::table(&mut out, &rows, &[])?;
     out.flush()?;
-    ui::dim("the first tag is meant where none is given; NAME:TAG-Q8_0 takes another quantization");
+    ui::dim("the first tag is the default; NAME:TAG-Q8_0 selects another quantization");
     Ok(())
 }

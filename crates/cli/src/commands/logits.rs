@@ -76,14 +76,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let positions = args.positions.as_ref().map_or_else(|| vec![last], |list| list.0.clone());
     if let Some(position) = positions.iter().find(|&&position| position > last) {
         return Err(ui::usage(format!(
-            "--positions {position}: there are {} ids, the last position is {last}",
+            "--positions {position}: for {} ids the last position is {last}",
             ids.len()
         )));
     }
     let most = args.load.chunk.unwrap_or(LEAST_CHUNK);
     let sizes = args.also_chunks.iter().flat_map(|list| &list.0);
     if let Some(chunk) = sizes.copied().find(|chunk| chunk.get() > most) {
-        return Err(ui::usage(format!("--also-chunks {chunk}: --chunk allows up to {most}")));
+        return Err(ui::usage(format!("--also-chunks {chunk}: the maximum is --chunk, {most}")));
     }
     let path = global.sources()?.resolve(&args.model)?;
     let rows: usize = PACES.iter().sum();
@@ -160,7 +160,7 @@ fn mixed(runner: &mut Runner, ids: &[u32], positions: &[usize]) -> Result<Mixed>
         runner.remove(sequence);
     }
     let [generated, batched, late] = found;
-    anyhow::ensure!(batched == late, "two sequences of one step have other logits");
+    anyhow::ensure!(batched == late, "two sequences of one step differ in their logits");
     Ok(Mixed { generated, batched })
 }
 

@@ -1,4 +1,4 @@
-//! `realizar ps`: the models that a running server has, as `GET /v1/models` tells them.
+//! `realizar ps`: the models that a running server has, as `GET /v1/models` reports them.
 
 use std::io::Write;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) fn execute(args: &Args) -> Result<()> {
     if args.json {
         return ui::json(&list);
     }
-    let models = list["data"].as_array().context("the server's answer has no list of models")?;
+    let models = list["data"].as_array().context("the server's response has no list of models")?;
     let row = |cells: [&str; 5]| cells.map(str::to_owned).to_vec();
     let mut rows = vec![row(["MODEL", "STATE", "MEMORY", "CONTEXT", "ARCHITECTURE"])];
     rows.extend(models.iter().map(|model| row(cells(model).each_ref().map(String::as_str))));
@@ -65,16 +65,18 @@ fn ask(args: &Args) -> Result<Value> {
     if let Some(key) = &args.api_key {
         request = request.header("authorization", format!("Bearer {key}"));
     }
-    let hint = || format!("no server answers at {}; --url names another address", args.url);
+    let hint = || format!("no server at {}; --url sets another address", args.url);
     let mut answer = request.call().with_context(hint)?;
     match answer.status().as_u16() {
         200 => {}
-        401 | 403 => bail!("{url}: the server asks for a key: --api-key KEY or REALIZAR_API_KEY"),
+        401 | 403 => {
+            bail!("{url}: the server requires an API key: --api-key KEY or REALIZAR_API_KEY")
+        }
         status => bail!("{url}: status {status}"),
     }
     let text = answer.body_mut().with_config().limit(MAX_ANSWER).read_to_string();
-    let text = text.with_context(|| format!("cannot read the answer of {url}"))?;
-    serde_json::from_str(&text).with_context(|| format!("{url}: the answer is not JSON"))
+    let text = text.with_context(|| format!("cannot read the response of {url}"))?;
+    serde_json::from_str(&text).with_context(|| format!("{url}: the response is not JSON"))
 }
 
 #[cfg(test)]

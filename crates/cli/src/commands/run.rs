@@ -163,7 +163,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
 }
 
-/// The prompt of a command line behind the text that was piped to it, on a line of its own.
+/// The prompt of a command line after the text that was piped to it, on a line of its own.
 fn joined(piped: &str, prompt: &str) -> String {
     let end = if piped.is_empty() || piped.ends_with('\n') { "" } else { "\n" };
     format!("{piped}{end}{prompt}")

@@ -20,7 +20,7 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A row of the card: its name, the end of the key in a GGUF file behind the architecture's name, and the key in
+/// A row of the card: its name, the end of the key in a GGUF file after the architecture's name, and the key in
 /// `config.json`.
 const NUMBERS: &[(&str, &str, &str)] = &[
     ("context length", "context_length", "max_position_embeddings"),

@@ -81,7 +81,7 @@ fn parse(text: &str, dir: &Path) -> Result<(Vec<ServerConfig>, Vec<String>)> {
             continue;
         }
         for key in entry.others.keys() {
-            notes.push(format!("MCP server {name}: `{key}` is not used"));
+            notes.push(format!("MCP server {name}: `{key}` is ignored"));
         }
         let transport = entry.transport(dir).with_context(|| format!("server {name}"))?;
         servers.push(ServerConfig { name, transport });
@@ -106,13 +106,13 @@ impl Entry {
                 let header = |(name, value): (String, String)| {
                     let parsed = HeaderName::from_bytes(name.as_bytes()).ok();
                     let parsed = parsed.zip(HeaderValue::from_str(&value).ok());
-                    parsed.ok_or_else(|| anyhow!("`{name}` is not an HTTP header with its value"))
+                    parsed.ok_or_else(|| anyhow!("`{name}` is not a valid HTTP header"))
                 };
                 let headers = self.headers.into_iter().map(header).collect::<Result<_>>()?;
                 Ok(Transport::Http { url, headers })
             }
-            (Some(_), Some(_)) => bail!("either `command` or `url`, not both"),
-            (None, None) => bail!("`command` or `url` is needed"),
+            (Some(_), Some(_)) => bail!("`command` and `url` are mutually exclusive"),
+            (None, None) => bail!("`command` or `url` is required"),
         }
     }
 }
@@ -132,7 +132,7 @@ fn check_url(url: &str) -> Result<()> {
     match (uri.scheme_str(), uri.host()) {
         (Some("https"), Some(_)) => Ok(()),
         (Some("http"), Some(host)) if source::is_local(host) => Ok(()),
-        (Some("http"), Some(_)) => bail!("plain http is for this machine only, use https"),
+        (Some("http"), Some(_)) => bail!("plain http is allowed for this machine only, use https"),
         _ => bail!("expected a URL that begins with https://"),
     }
 }
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn what_cannot_be_used_is_refused() {
         for (entry, want) in [
-            (json!({}), "`command` or `url` is needed"),
-            (json!({"command": "a", "url": "https://h/"}), "not both"),
+            (json!({}), "`command` or `url` is required"),
+            (json!({"command": "a", "url": "https://h/"}), "mutually exclusive"),
             (json!({"url": "http://h/mcp"}), "plain http"),
             (json!({"url": "ftp://h/mcp"}), "https://"),
             (json!({"type": "sse", "url": "https://h/"}), "`sse` is not supported"),
@@ -200,6 +200,6 @@ mod tests {
         }});
         let (servers, notes) = parse(&text.to_string(), Path::new("/")).unwrap();
         assert_eq!(servers.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["a"]);
-        assert_eq!(notes, ["MCP server a: `autoApprove` is not used"]);
+        assert_eq!(notes, ["MCP server a: `autoApprove` is ignored"]);
     }
 }

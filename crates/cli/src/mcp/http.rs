@@ -1,4 +1,4 @@
-//! MCP's streamable HTTP over the HTTP client that is there.
+//! MCP's streamable HTTP over the existing HTTP client.
 //!
 //! A message is sent by POST, and answered with JSON or with a stream of events. The stream that a
 //! server may offer for messages of its own is not opened: nothing here answers them.
@@ -113,7 +113,7 @@ fn events(
                     len = end.map_or(len + n, |end| n - end);
                     match len <= max_event {
                         true => Ok(Bytes::from(piece)),
-                        false => Err(io::Error::other("an event of the server is too large")),
+                        false => Err(io::Error::other("an event from the server is too large")),
                     }
                 }
                 Err(error) => Err(error),

@@ -74,7 +74,7 @@ struct Server {
 /// A tool of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Tool {
-    /// As the model is told of it. Its name is the server's own, made one that models can write, and
+    /// As the model sees it. Its name is the server's own, changed to one that models can write, and
     /// with the server's name before it where two servers have the same.
     pub(crate) function: Function,
     /// The server's name.
@@ -105,7 +105,7 @@ pub(crate) struct Output {
 }
 
 impl Servers {
-    /// Starts all at once. Those that do not start are told of beside the others.
+    /// Starts all at once. Those that do not start are returned separately.
     pub(crate) async fn start(configs: Vec<ServerConfig>) -> (Self, Vec<Failure>) {
         let mut starting = JoinSet::new();
         for (i, config) in configs.into_iter().enumerate() {
@@ -113,7 +113,7 @@ impl Servers {
                 let name = config.name.clone();
                 let started = tokio::time::timeout(START, Server::start(config)).await;
                 let started = started.unwrap_or_else(|_| {
-                    Err(anyhow!("it did not start within {} s", START.as_secs()))
+                    Err(anyhow!("starting it timed out after {} s", START.as_secs()))
                 });
                 (i, started.map_err(|error| Failure { server: name, error }))
             });
@@ -145,7 +145,7 @@ impl Servers {
     /// Calls a tool.
     ///
     /// # Errors
-    /// If the server cannot be reached or refuses the call. A tool that fails is no error.
+    /// If the server cannot be reached or refuses the call. A tool that fails is not an error.
     pub(crate) async fn call(&self, tool: &Tool, arguments: Map<String, Value>) -> Result<Output> {
         let server = &self.servers[tool.idx];
         let params = CallToolRequestParams::new(tool.own_name.clone()).with_arguments(arguments);
@@ -167,7 +167,7 @@ impl Server {
                 let program = match Path::new(&command) {
                     path if path.is_absolute() => Program::at(path),
                     _ => Program::find(&command)
-                        .with_context(|| format!("there is no program `{command}` in PATH"))?,
+                        .with_context(|| format!("`{command}` was not found in PATH"))?,
                 };
                 let mut process = Command::from(program.command(&dir, PASSED));
                 process.args(&args).envs(&env).kill_on_drop(true);
@@ -192,7 +192,7 @@ impl Server {
                         let last = last.lock().unwrap_or_else(PoisonError::into_inner);
                         match last.is_empty() {
                             true => return Err(error.into()),
-                            false => bail!("it ended with: {last}"),
+                            false => bail!("it exited with: {last}"),
                         }
                     }
                 }
@@ -270,7 +270,7 @@ fn parameters(tool: &TheirTool) -> Value {
     Value::Object(schema)
 }
 
-/// What a model sees of a result: its texts. Of other content it is told that it is there.
+/// What a model sees of a result: its texts, and a note for any other content.
 fn output(result: &CallToolResult) -> Output {
     let mut parts: Vec<String> = result.content.iter().map(shown).collect();
     if parts.is_empty() {

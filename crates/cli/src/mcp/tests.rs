@@ -49,7 +49,7 @@ async fn programs_offer_tools_and_run_them() {
     let (servers, failed) = Servers::start(configs).await;
     let failed: Vec<_> = failed.iter().map(|f| format!("{}: {:#}", f.server, f.error)).collect();
     let want =
-        ["broken: it ended with: why not", "absent: there is no program `no such program` in PATH"];
+        ["broken: it exited with: why not", "absent: `no such program` was not found in PATH"];
     assert_eq!(failed, want);
 
     let want = ["a__files_read", "a__same", "b__files_read", "b__same"];

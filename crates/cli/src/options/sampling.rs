@@ -159,7 +159,9 @@ fn mirostat(text: &str) -> Result<u8, String> {
     match text {
         "0" => Ok(0),
         "2" => Ok(2),
-        "1" => Err("version 1 of Mirostat is not supported; give 2, or 0 for none".to_owned()),
+        "1" => {
+            Err("Mirostat version 1 is not supported; use 2, or 0 to turn Mirostat off".to_owned())
+        }
         _ => Err("must be 0 or 2".to_owned()),
     }
 }

@@ -29,7 +29,7 @@ use crate::ui;
 const LAST_SPANS: Duration = Duration::from_secs(5);
 /// The longest answer of a collector, in bytes.
 const MAX_ANSWER: u64 = 4 << 20;
-/// Routes that are asked again and again by who watches the server.
+/// Routes that monitoring polls.
 const UNTRACED: [&str; 5] = ["/health", "/live", "/metrics", "/ping", "/ready"];
 
 /// Sends spans of requests, on a thread of its own and some at a time.
@@ -66,7 +66,7 @@ impl Traces {
     /// Sends what is left.
     pub(crate) fn end(self) {
         if let Err(error) = self.provider.shutdown_with_timeout(LAST_SPANS) {
-            ui::note(&format!("warning: traces are lost: {error}"));
+            ui::note(&format!("warning: traces were lost: {error}"));
         }
     }
 }
@@ -76,7 +76,7 @@ fn check_environment() -> Result<()> {
     for name in [OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, OTEL_EXPORTER_OTLP_PROTOCOL] {
         match env::var(name) {
             Ok(value) if !["", "http/protobuf"].contains(&&*value) => {
-                bail!("{name} is `{value}`; traces are sent by `http/protobuf` alone")
+                bail!("{name} is `{value}`; only `http/protobuf` is supported")
             }
             _ => {}
         }
@@ -140,7 +140,7 @@ impl RequestObserver for Spans {
     }
 }
 
-/// What the server failed with; a request that was wrong is none of its failures.
+/// What the server failed with; an invalid request is not a failure of the server.
 fn failure(record: &RequestRecord) -> Option<String> {
     let status = record.status.filter(|status| *status >= 500).map(|status| status.to_string());
     record.error.clone().or(status)

@@ -297,7 +297,7 @@ impl Cache {
         fs::rename(&from, &to)
             .with_context(|| format!("cannot move {} to {}", from.display(), to.display()))?;
         self.get(&staging.key)
-            .ok_or_else(|| anyhow!("{} is not complete after the move", to.display()))
+            .ok_or_else(|| anyhow!("{} is incomplete after the move", to.display()))
     }
 }
 
@@ -342,7 +342,7 @@ impl HashedFile {
         Ok(Self { path: path.to_owned(), file, hash: Sha256::new(), bytes: 0 })
     }
 
-    /// Appends all of `reader`; `each` is told the length of every piece written.
+    /// Appends all of `reader`; `each` is called with the length of every piece written.
     pub(crate) fn append(
         &mut self,
         reader: &mut dyn Read,

@@ -21,7 +21,7 @@ pub(crate) struct Family {
 /// One size of a family.
 #[derive(Debug)]
 pub(crate) struct Size {
-    /// What the user types behind the colon.
+    /// What the user types after the colon.
     pub(crate) tag: &'static str,
     /// Repository of GGUF files, `owner/name`.
     pub(crate) repo: &'static str,
@@ -230,7 +230,7 @@ pub(crate) struct Named {
 /// Words of a tag that every model here is, as other engines write them in `3b-instruct-q8_0`.
 const PLAIN_WORDS: &[&str] = &["instruct", "it", "chat", "text"];
 
-/// The model that `text` names; none where it begins with no family's name.
+/// The model that `text` names; `None` if it begins with no family's name.
 ///
 /// # Errors
 /// If the family has no such size.

@@ -1,4 +1,4 @@
-//! Downloads over HTTP: the one way in which models, and what a hub tells about them, come here.
+//! Downloads over HTTP: the only way in which models, and a hub's information about them, arrive here.
 //!
 //! Everything that a server answers is hostile: redirects are followed by hand and stay with
 //! https, credentials go to the host they are for alone, lengths are bounded and checksums are
@@ -24,7 +24,7 @@ use super::url::Url;
 const MAX_REDIRECTS: usize = 10;
 /// Bytes of one file.
 pub(super) const MAX_FILE: u64 = 1 << 40;
-/// How long a server may send nothing of an answer that it has begun.
+/// How long a server may pause in the middle of a response.
 const STALL: Duration = Duration::from_secs(60);
 /// Wait before the second attempt; before each further one it is twice as long.
 const FIRST_WAIT: Duration = Duration::from_millis(250);
@@ -176,12 +176,12 @@ impl Client {
             (StatusCode::PARTIAL_CONTENT, Some((offset, _))) => {
                 if range_start(&answer.headers) != Some(*offset) {
                     partial.discard();
-                    Err(anyhow!("{url}: the server sent another range than the one asked for"))?;
+                    Err(anyhow!("{url}: the server sent a range other than the one requested"))?;
                 }
                 *offset
             }
             (StatusCode::RANGE_NOT_SATISFIABLE, Some((offset, _))) => {
-                // Nothing is missing, where the whole is as long as what is there.
+                // Nothing is missing if the whole is as long as the partial file.
                 if range_total(&answer.headers) == Some(*offset) {
                     return Ok(answer.linked);
                 }
@@ -200,7 +200,7 @@ impl Client {
         {
             partial.discard();
             let (total, known) = (ByteSize(total), ByteSize(known));
-            Err(anyhow!("{url}: the file is said to have {known}, and the server sends {total}"))?;
+            Err(anyhow!("{url}: the file should have {known}, but the server sends {total}"))?;
         }
         let max = known.bytes.unwrap_or(MAX_FILE);
         if total.is_some_and(|total| total > max) {
@@ -326,7 +326,7 @@ fn retry<T>(attempts: u32, mut once: impl FnMut() -> Result<T, Failure>) -> Resu
         thread::sleep(wait);
         wait *= 2;
     }
-    bail!("no attempt was made")
+    bail!("no download was attempted")
 }
 
 fn refused(url: &Url, status: StatusCode) -> Failure {

@@ -76,7 +76,7 @@ impl Hub {
         let header = |token: String| {
             let value = HeaderValue::from_str(&format!("Bearer {token}"));
             let mut value =
-                value.map_err(|_| anyhow!("the token of the hub is no line of text"))?;
+                value.map_err(|_| anyhow!("the hub token is not a single line of text"))?;
             value.set_sensitive(true);
             anyhow::Ok(value)
         };
@@ -106,7 +106,7 @@ impl Hub {
             && let Some(path) = self.cached(repo, commit, &file.name)
             && copy_known(&path, &file.known, partial)?
         {
-            tracing::info!("{} is taken from {}", file.name, path.display());
+            tracing::info!("using {} from {}", file.name, path.display());
         }
         let path = format!("{}/resolve/{commit}/{}", encoded(repo), encoded(&file.name));
         let url = self.endpoint.below(&path)?;
@@ -132,12 +132,12 @@ fn parse_listing(text: &[u8]) -> Result<Listing> {
     let is_hash = |text: &str| matches!(text.len(), 40 | 64) && is_hex(text);
     if !is_hash(&commit) {
         let shown: String = commit.chars().take(100).collect();
-        bail!("the hub names the commit `{}`, expected a hash", shown.escape_debug());
+        bail!("expected a commit hash from the hub, found `{}`", shown.escape_debug());
     }
     let (siblings, odd): (Vec<_>, Vec<_>) =
         siblings.into_iter().partition(|file| is_relative(&file.rfilename));
     if !odd.is_empty() {
-        tracing::info!("the hub lists {} files whose names are no paths; left out", odd.len());
+        tracing::info!("skipping {} files whose names are not valid paths", odd.len());
     }
     let files = siblings.into_iter().map(|file| {
         let sha256 = file.lfs.and_then(|lfs| as_sha256(&lfs.sha256?));
@@ -216,9 +216,12 @@ mod tests {
         assert_eq!(listing.commit, commit);
         for sha in ["../../x", "/x", "main", "", &"g".repeat(40), &"a".repeat(41), "\u{1b}[2J"] {
             let error = list(sha, &[]).expect_err(sha).to_string();
-            assert!(error.contains("expected a hash") && !error.contains('\u{1b}'), "{error}");
+            assert!(
+                error.contains("expected a commit hash") && !error.contains('\u{1b}'),
+                "{error}"
+            );
         }
-        // What is no checksum is none; a mirror may leave out lengths.
+        // What is not a checksum is none; a mirror may leave out lengths.
         let text = format!(
             r#"{{"sha":"{commit}","siblings":[{{"rfilename":"a","lfs":{{"sha256":"../x"}}}},
                {{"rfilename":"b","size":null,"lfs":null}}]}}"#
@@ -271,7 +274,7 @@ mod tests {
         for (vars, want) in [
             (&[("HF_ENDPOINT", "http://mirror/")][..], "use https"),
             (&[("HF_ENDPOINT", "mirror")], "is not a URL"),
-            (&[("HF_TOKEN", "secret\nX-Header: 1")], "no line of text"),
+            (&[("HF_TOKEN", "secret\nX-Header: 1")], "not a single line of text"),
         ] {
             let error = hub(vars).err().expect("an error");
             let error = format!("{error:#}");

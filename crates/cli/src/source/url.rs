@@ -22,7 +22,7 @@ impl Url {
     pub(super) fn parse(text: &str) -> Result<Self> {
         let shown = redacted(text);
         if text.ends_with(LEFT_OUT) {
-            bail!("`{shown}`: its query was left out, as it may be a secret; give the whole URL");
+            bail!("`{shown}`: the query is not shown, as it may hold a secret; give the whole URL");
         }
         let uri: Uri = text.parse().map_err(|e| anyhow!("`{shown}` is not a URL: {e}"))?;
         let Some((scheme, authority)) = uri.scheme_str().zip(uri.authority()) else {
@@ -70,8 +70,7 @@ impl Url {
             let folder = path.rsplit_once('/').map_or("", |(folder, _)| folder);
             format!("{scheme}://{authority}{folder}/{location}")
         };
-        let joined =
-            Self::parse(&text).context("the server redirects to where nothing is fetched")?;
+        let joined = Self::parse(&text).context("the server redirects to an unsupported URL")?;
         if self.is_https() && !joined.is_https() {
             bail!("the server redirects to {joined}, and plain http is not accepted");
         }

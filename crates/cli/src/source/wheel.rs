@@ -142,7 +142,7 @@ impl<R: Read> Read for Bounded<'_, R> {
         *self.left = self
             .left
             .checked_sub(n as u64)
-            .ok_or_else(|| io::Error::other("more comes out of the wheel than is accepted"))?;
+            .ok_or_else(|| io::Error::other("the wheel extracts to more than is allowed"))?;
         Ok(n)
     }
 }
@@ -155,7 +155,11 @@ fn open(path: &Path) -> Result<ZipArchive<File>> {
 fn names(wheel: &Path) -> Result<Vec<String>> {
     let archive = open(wheel)?;
     if archive.len() > MAX_MEMBERS {
-        bail!("{} has {} members, at most {MAX_MEMBERS} are read", wheel.display(), archive.len());
+        bail!(
+            "{} has {} members, at most {MAX_MEMBERS} are allowed",
+            wheel.display(),
+            archive.len()
+        );
     }
     let names = archive.file_names().map(|name| name.map(|name| name.into_owned()));
     names
@@ -215,7 +219,7 @@ mod tests {
         let (result, left) = extract(&bomb, None);
         let error = result.expect_err("a bomb");
         assert!(error.contains("of wheels of this size") && left == 0, "{error} {left}");
-        // A size that the wheel does not tell is found while it is extracted.
+        // A size that the wheel does not declare is found while it is extracted.
         let path = dir.path().join("w.whl");
         let mut bytes = fs::read(&path).expect("read");
         let told = (1u32 << 20).to_le_bytes();
@@ -251,7 +255,7 @@ mod tests {
         names.sort_unstable();
         assert_eq!(names, ["a.safetensors", "b.safetensors", "c--d.safetensors", "model"]);
         assert_eq!(fs::read_dir(&to).expect("read").count(), 4);
-        // Two members of one name are no model.
+        // Two members of one name are not a model.
         let twice = wheels(dir.path(), &[("p/a", b"x"), ("q/a", b"y")]);
         let chosen = [(0, "p/a".to_owned()), (0, "q/a".to_owned())];
         let again = dir.path().join("again");

@@ -171,7 +171,7 @@ impl Parser<'_> {
                     let before = self.text[..at].chars().next_back();
                     let closes = before.is_some_and(|c| !c.is_whitespace())
                         && (marker == '*' || !after.is_some_and(char::is_alphanumeric));
-                    // `***` closes an outer pair of two behind an inner one of one.
+                    // `***` closes an outer pair of two after an inner one of one.
                     if closes && at > from && (run == n || run == 3) {
                         return Some(if run == n { at } else { at + run - n });
                     }

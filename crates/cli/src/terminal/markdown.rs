@@ -24,7 +24,7 @@ pub(super) struct Markdown {
 enum State {
     /// What the line is is not known yet.
     Start,
-    /// Text in this style, behind the character that was written last.
+    /// Text in this style, after the character that was written last.
     Inline(Style, Option<char>),
     /// Between fences of this character and length, or longer.
     Code { fence: char, n: usize, in_line: bool },
@@ -285,7 +285,7 @@ fn item(text: &str, n: usize, indent: usize) -> Option<Block<'_>> {
     Some(Block::Item { indent, label: &text[..n], text: rest.trim_start() })
 }
 
-/// A line behind one `>` or several.
+/// A line after one `>` or several.
 fn quote(text: &str, whole: bool) -> Option<Block<'_>> {
     let rest = text.trim_start_matches(['>', ' ']);
     let marks = &text[..text.len() - rest.len()];

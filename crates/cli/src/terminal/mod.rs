@@ -1,6 +1,6 @@
 //! Answers on a terminal: words stay whole, Markdown is drawn, reasoning is dim.
 //!
-//! Where standard output is no terminal, nothing of this happens and an answer is its text.
+//! Where standard output is not a terminal, nothing of this happens and an answer is its text.
 
 mod inline;
 mod layout;
@@ -149,7 +149,7 @@ impl Drawn {
         Self { markdown, columns, has_color, pen, in_reasoning: false }
     }
 
-    /// A piece of the reasoning or of the answer, which begins on a line of its own behind it.
+    /// A piece of the reasoning or of the answer, which begins on a line of its own after it.
     fn push(&mut self, text: &str, is_reasoning: bool) -> String {
         let mut out = String::new();
         if self.in_reasoning != is_reasoning {

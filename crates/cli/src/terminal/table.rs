@@ -60,7 +60,7 @@ fn alignments(line: &str) -> Option<Vec<Align>> {
     aligns.filter(|aligns| !aligns.is_empty())
 }
 
-/// The cells of a row; a bar in code or behind a backslash divides nothing.
+/// The cells of a row; a bar in code or after a backslash divides nothing.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim();
     let line = line.strip_prefix('|').unwrap_or(line);

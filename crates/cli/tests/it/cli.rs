@@ -287,7 +287,7 @@ fn fake_python(cli: &Cli) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
     let bin = cli.path("bin");
     fs::create_dir_all(&bin).expect("create");
-    // Of the environment nothing of the test's own is passed on.
+    // Nothing of the test's own environment is passed on.
     let script = format!(
         "#!/bin/sh\n\
         WHEELS='{}'\n\
@@ -447,7 +447,7 @@ fn what_is_in_the_cache_is_shown_and_removed() {
     assert!(available.contains("llama3.2"), "{available}");
     // Nobody listens there.
     let error = cli.fails(&["ps", "--url", "http://127.0.0.1:9"], 1);
-    assert!(error.contains("no server answers at http://127.0.0.1:9"), "{error}");
+    assert!(error.contains("no server at http://127.0.0.1:9"), "{error}");
 }
 
 #[test]
@@ -455,7 +455,7 @@ fn chat_and_prompts_need_input() {
     let cli = Cli::new();
     for command in ["run", "embed", "tokenize"] {
         let error = cli.fails(&[command, "nothing"], 2);
-        assert!(error.contains("by a pipe"), "{command}: {error}");
+        assert!(error.contains("through a pipe"), "{command}: {error}");
     }
     // Standard input that holds no text is a conversation without a message.
     let error = cli.fails(&["chat", "nothing"], 1);
@@ -491,13 +491,13 @@ fn devices_are_listed_and_chosen() {
         (&["--device", "cpu", "--gpu-plain"], "error: --gpu-plain: the device is the CPU"),
         (
             &["--device", "cpu", "--tensor-parallel", "2"],
-            "error: --tensor-parallel: it needs cards of NVIDIA, and the device is `cpu`",
+            "error: --tensor-parallel: requires NVIDIA GPUs, but the device is `cpu`",
         ),
         (
             &["--device", "cpu", "--cuda-dependent-launch"],
-            "error: --cuda-dependent-launch: it is for NVIDIA's cards",
+            "error: --cuda-dependent-launch: requires an NVIDIA GPU",
         ),
-        (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: it is for NVIDIA's cards"),
+        (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: requires an NVIDIA GPU"),
         (&["--tensor-parallel", "0"], "--tensor-parallel"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {
@@ -520,7 +520,7 @@ fn devices_are_listed_and_chosen() {
     };
     assert!(chosen("cuda:999", &[]).contains("CUDA"));
     assert!(chosen("cuda:1", &["--device", "cpu"]).contains("architecture `tiny`"));
-    assert!(chosen("nonsense", &[]).contains("none of auto, cpu, wgpu"));
+    assert!(chosen("nonsense", &[]).contains("expected auto, cpu, wgpu"));
 }
 
 fn error_text(output: &Output) -> String {

@@ -143,7 +143,7 @@ fn embeddings_are_one_line_for_each_text() {
     assert!(object["n_tokens"].as_u64().is_some_and(|n| n >= 3));
     for (args, want) in [
         (["--ctx", "2"], "does not fit the context of 2"),
-        (["--dimensions", "33"], "an embedding of 33 elements is not from 1 to 32"),
+        (["--dimensions", "33"], "an embedding must have 1 to 32 dimensions, not 33"),
     ] {
         let output = run(&[&["embed", &model, "abc"], &args[..]].concat(), "");
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -186,7 +186,7 @@ fn a_chat_that_fills_its_context_drops_its_oldest_turns() {
     let output = run(&[&args[..], &["--ignore-eos"]].concat(), &lines);
     let told = String::from_utf8_lossy(&output.stderr);
     assert!(told.contains("the context is full: the oldest turn was dropped"), "{told}");
-    assert!(told.contains("the answer was cut after 1 tokens"), "{told}");
+    assert!(told.contains("the answer was cut off after 1 tokens"), "{told}");
     let text = std::fs::read_to_string(saved.to_string()).expect("saved");
     let messages: Vec<Value> = serde_json::from_str(&text).expect("JSON");
     let kept: Vec<_> = messages.iter().filter(|m| m["role"] != "assistant").collect();
@@ -302,7 +302,7 @@ fn a_divergence_is_from_the_base() {
     let other = file.path().display().to_string();
     let output = run(&[&plain[..], &["--base", &other]].concat(), &text);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    let refused = error.contains("cuts the text into other tokens");
+    let refused = error.contains("tokenizes the text differently");
     assert!(output.status.code() == Some(1) && refused, "{error}");
 }
 
@@ -351,7 +351,10 @@ fn a_prompt_cache_changes_no_answer() {
     let output = run(&args, "");
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
-    assert!(error.contains("prompt.cache: it is of another layout of keys and values"), "{error}");
+    assert!(
+        error.contains("prompt.cache: it was made with another layout of keys and values"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -372,7 +375,7 @@ fn settings_that_nothing_reads_are_listed_at_v() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stderr).expect("UTF-8")
     };
-    let line = "config.json: settings that nothing reads: rope_parameters.also_made_up, made_up";
+    let line = "config.json: unused settings: rope_parameters.also_made_up, made_up";
     let text = logged(&["-v"]);
     assert!(text.lines().any(|text| text.ends_with(line)), "{text}");
     assert!(!logged(&[]).contains("made_up"));

@@ -111,7 +111,7 @@ fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
     let names = ["config.json", "manifest.json", "model.safetensors"].map(PathBuf::from);
     assert_eq!(files(path), names);
     assert_eq!((dir["bytes"].as_u64(), &dir["sha256"]), (Some(12), &Value::Null));
-    // A folder with a file missing is no model.
+    // A folder with a file missing is not a model.
     fs::remove_file(path.join("config.json")).expect("remove");
     assert!(!pull(&cli, &hub, &["hf:o/dir@refs/pr/1", "--offline"]).status.success());
 
@@ -188,7 +188,7 @@ fn redirects_stay_with_https_and_take_no_credentials_along() {
     for (repo, want) in [
         ("plain", "`http://example.org/m.gguf`: plain http is not accepted"),
         ("user", "`http://example.org/m.gguf`: plain http is not accepted"),
-        ("file", "redirects to where nothing is fetched"),
+        ("file", "redirects to an unsupported URL"),
         ("loop", "more than 10 redirects"),
         ("nowhere", "redirects to no readable URL"),
     ] {
@@ -229,7 +229,7 @@ fn a_cut_connection_is_continued_and_a_wrong_checksum_refused() {
     assert_eq!(hub.heads().len(), 3);
     for (repo, want) in [
         ("wrong", format!("SHA-256 is {FILE_SHA256} (10 B), expected 0000")),
-        ("long", "is said to have 11 B, and the server sends 10 B".to_owned()),
+        ("long", "should have 11 B, but the server sends 10 B".to_owned()),
         ("linked", "two lengths or checksums".to_owned()),
     ] {
         let error = refused(&cli, &hub, &format!("hf:o/{repo}"));

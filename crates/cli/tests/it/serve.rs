@@ -129,7 +129,7 @@ fn a_draft_model_guesses_and_answers_stay_the_same() {
     let (alone, none) = drafted(&model, &[]);
     let (guessed, accepted) = drafted(&model, &["--draft-model", &model, "--draft-max", "3"]);
     assert_eq!(guessed, alone);
-    // A model that guesses for itself is right each time: 3 of 4 tokens behind the first.
+    // A model that drafts for itself is right each time: 3 of 4 tokens after the first.
     assert_eq!((none, accepted), (vec![], counts(&[("all", 17.0), ("model", 17.0)])));
 }
 
@@ -351,7 +351,11 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "b", "--port", "0", "--template", "x"], 2, "--template"),
         (&[&model, "b", "--port", "0", "--draft-model", "x"], 2, "--draft-model"),
         (&[&model, "--port", "0", "--draft-model", "no-such-model.gguf"], 1, "no-such-model.gguf"),
-        (&[&model, "--port", "0", "--draft-model", "x", "--draft-head", "on"], 2, "not both"),
+        (
+            &[&model, "--port", "0", "--draft-model", "x", "--draft-head", "on"],
+            2,
+            "mutually exclusive",
+        ),
         (&[&model, "--port", "0", "--draft-head", "on"], 1, "multi-token prediction"),
         (&[&model, "--models-dir", "x", "--kv-events", "tcp://127.0.0.1:0"], 2, "--kv-events"),
         (&[&model, "--port", "0", "--kv-events", "nowhere"], 1, "nowhere"),

@@ -9,7 +9,7 @@ use super::value::{Value, ValueType};
 use crate::error::Fault;
 use crate::{Bytes, Error};
 
-/// One offset is kept for so many elements.
+/// One offset is kept per this many elements.
 const INDEX_STEP: usize = 16;
 
 /// Arrays deeper than this are refused. Published files nest no arrays at all.

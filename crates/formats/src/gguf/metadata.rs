@@ -91,7 +91,7 @@ impl Metadata {
     /// An integer.
     ///
     /// # Errors
-    /// If the value is no integer or does not fit.
+    /// If the value is not an integer or does not fit.
     pub fn u32(&self, key: &str) -> Result<Option<u32>, Error> {
         self.int(key, "an integer that fits u32")
     }
@@ -99,7 +99,7 @@ impl Metadata {
     /// An integer.
     ///
     /// # Errors
-    /// If the value is no integer or does not fit.
+    /// If the value is not an integer or does not fit.
     pub fn i32(&self, key: &str) -> Result<Option<i32>, Error> {
         self.int(key, "an integer that fits i32")
     }
@@ -107,7 +107,7 @@ impl Metadata {
     /// An integer.
     ///
     /// # Errors
-    /// If the value is no integer or does not fit.
+    /// If the value is not an integer or does not fit.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, Error> {
         self.int(key, "an integer that fits u64")
     }
@@ -115,7 +115,7 @@ impl Metadata {
     /// A float.
     ///
     /// # Errors
-    /// If the value is no float.
+    /// If the value is not a float.
     pub fn f32(&self, key: &str) -> Result<Option<f32>, Error> {
         self.typed(key, "a float", Value::as_f32)
     }
@@ -123,7 +123,7 @@ impl Metadata {
     /// A boolean.
     ///
     /// # Errors
-    /// If the value is no boolean.
+    /// If the value is not a boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, Error> {
         self.typed(key, "a bool", Value::as_bool)
     }
@@ -131,7 +131,7 @@ impl Metadata {
     /// A string.
     ///
     /// # Errors
-    /// If the value is no string.
+    /// If the value is not a string.
     pub fn str(&self, key: &str) -> Result<Option<&str>, Error> {
         self.typed(key, "a string", Value::as_str)
     }
@@ -139,7 +139,7 @@ impl Metadata {
     /// The strings of an array, which stay in the map.
     ///
     /// # Errors
-    /// If the value is no array of strings.
+    /// If the value is not an array of strings.
     pub fn str_array(&self, key: &str) -> Result<Option<StrArray<'_>>, Error> {
         self.typed(key, "an array of strings", |value| value.as_array().and_then(Array::strs))
     }
@@ -147,7 +147,7 @@ impl Metadata {
     /// The floats of an array.
     ///
     /// # Errors
-    /// If the value is no array of floats.
+    /// If the value is not an array of floats.
     pub fn f32_array(&self, key: &str) -> Result<Option<Vec<f32>>, Error> {
         self.elements(key, "an array of floats", Value::as_f32)
     }
@@ -155,7 +155,7 @@ impl Metadata {
     /// The integers of an array.
     ///
     /// # Errors
-    /// If the value is no array of integers, or one does not fit.
+    /// If the value is not an array of integers, or one does not fit.
     pub fn u32_array(&self, key: &str) -> Result<Option<Vec<u32>>, Error> {
         let expected = "an array of integers that fit u32";
         self.elements(key, expected, |value| u32::try_from(value.as_int()?).ok())
@@ -164,7 +164,7 @@ impl Metadata {
     /// The integers of an array.
     ///
     /// # Errors
-    /// If the value is no array of integers, or one does not fit.
+    /// If the value is not an array of integers, or one does not fit.
     pub fn i32_array(&self, key: &str) -> Result<Option<Vec<i32>>, Error> {
         let expected = "an array of integers that fit i32";
         self.elements(key, expected, |value| i32::try_from(value.as_int()?).ok())
@@ -173,7 +173,7 @@ impl Metadata {
     /// The booleans of an array.
     ///
     /// # Errors
-    /// If the value is no array of booleans.
+    /// If the value is not an array of booleans.
     pub fn bool_array(&self, key: &str) -> Result<Option<Vec<bool>>, Error> {
         self.elements(key, "an array of bools", Value::as_bool)
     }

@@ -19,9 +19,9 @@ const VERSION: u32 = 3;
 /// tensor, however large.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitLimits {
-    /// The most tensors in a file.
+    /// The maximum number of tensors in a file.
     pub max_tensors: Option<usize>,
-    /// The most bytes of tensor data in a file.
+    /// The maximum number of bytes of tensor data in a file.
     pub max_bytes: Option<u64>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> GgufWriter<'a> {
     /// aligned to; it is 32 otherwise.
     ///
     /// # Errors
-    /// If the key is there already, is empty or longer than 65535 bytes, or
+    /// If the key already exists, is empty or longer than 65535 bytes, or
     /// starts with `split.`, which [`write_split`](Self::write_split) adds; or
     /// if an alignment is not a `u32` power of two.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) -> Result<(), Error> {
@@ -73,7 +73,7 @@ impl<'a> GgufWriter<'a> {
     /// dimension first.
     ///
     /// # Errors
-    /// If the name is there already, GGUF cannot hold the type or the number of
+    /// If the name already exists, GGUF cannot hold the type or the number of
     /// dimensions, or the data is not exactly as long as the shape asks for.
     pub fn tensor(
         &mut self,

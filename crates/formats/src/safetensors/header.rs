@@ -49,7 +49,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Entries<T> {
 }
 
 impl<T> Entries<T> {
-    /// A key that is there more than once.
+    /// A key that occurs more than once.
     pub(crate) fn duplicate(&self) -> Option<&str> {
         let mut keys: Vec<&str> = self.0.iter().map(|(key, _)| key.as_str()).collect();
         keys.sort_unstable();

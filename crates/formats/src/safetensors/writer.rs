@@ -30,7 +30,7 @@ impl<'a> SafeTensorsWriter<'a> {
     /// Adds an entry of `__metadata__`.
     ///
     /// # Errors
-    /// If the key is there already.
+    /// If the key already exists.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), Error> {
         if self.metadata.iter().any(|(other, _)| other == key) {
             return Err(Error::input(key, "a key once", "it twice"));
@@ -43,7 +43,7 @@ impl<'a> SafeTensorsWriter<'a> {
     /// dimension first.
     ///
     /// # Errors
-    /// If the name is there already or reserved, the format cannot hold the
+    /// If the name already exists or is reserved, the format cannot hold the
     /// type, or the data is not exactly as long as the shape asks for.
     pub fn tensor(
         &mut self,

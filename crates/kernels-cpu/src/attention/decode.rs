@@ -1,4 +1,4 @@
-//! Attention of generated rows: one row against all keys and values it sees.
+//! Attention of decode rows: one row against all keys and values it sees.
 //!
 //! Keys and values are read in the type they are stored in, once for all query heads
 //! that share them. What a row sees is cut at multiples of [`SPLIT_LEN`] of the absolute
@@ -182,7 +182,7 @@ impl Decode<'_> {
             let (kv_head, split) = (task % n_kv_heads, task / n_kv_heads);
             let i = wave.partition_point(|row| row.first <= split) - 1;
             self.run_split(&wave[i], kv_head, split, &results, thread);
-            // AcqRel: whoever finishes the last split sees the results of all.
+            // AcqRel: the thread that finishes the last split sees the results of all.
             if left[i * n_kv_heads + kv_head].fetch_sub(1, Ordering::AcqRel) == 1 {
                 self.finish(&wave[i], kv_head, &results, out);
             }
@@ -237,7 +237,7 @@ impl Decode<'_> {
         let last = starts[keys.len() - 1];
         starts[keys.len()..].fill(last);
 
-        // A generated row sees up to its own position.
+        // A decode row sees up to its own position.
         let slopes = self.params.alibi.map(|slopes| &slopes[kv_head * group..][..group]);
         let alibi = slopes.map(|slopes| Alibi::new(slopes, keys.start, row.seen.end - 1));
         let (start, len) = self.place(split, kv_head);

@@ -29,7 +29,7 @@ pub(super) trait Element: Copy {
     unsafe fn load_tail<L: Lanes>(l: L, head: *const u8, i: usize, n: usize) -> L::V;
 }
 
-/// An element of so many bytes that stands for itself.
+/// An element of this many bytes that stands for itself.
 macro_rules! float {
     (
         $name:ident, $bytes:literal, $l:ident, $eight:ident => $load:expr,

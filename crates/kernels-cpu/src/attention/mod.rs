@@ -1,6 +1,6 @@
 //! Causal attention of a ragged batch over paged KV memory.
 //!
-//! The softmax is streamed (arXiv:1805.02867). Rows of prompts meet tiles of keys in
+//! The softmax is streamed (arXiv:1805.02867). Prefill rows meet tiles of keys in
 //! blocks, in F32 (`prefill.rs`) or on a matrix unit's tiles of BF16 (`tiles.rs`); generated
 //! rows meet splits of their context one by one (`decode.rs`). Tiles and splits are cut at multiples of a constant of the absolute
 //! position. What a row and head computes depends on that row, its role, its position
@@ -44,7 +44,7 @@ pub struct AttnParams<'a> {
     /// A logit of each query head that takes part in the softmax as the score of a key
     /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
-    /// The slopes of ALiBi: what a key's distance before the query is multiplied by and taken off its score, behind
+    /// The slopes of ALiBi: what a key's distance before the query is multiplied by and taken off its score, after
     /// scale and cap (arXiv:2108.12409).
     pub alibi: Option<&'a [f32]>, // [n_heads]
 }
@@ -62,7 +62,7 @@ pub struct AttnSeq<'a> {
     /// Pages that were dropped before the first of `pages`.
     pub first_page: usize,
     /// One past the last position that each row sees, in ascending order, if some see rows behind
-    /// them. Otherwise a row sees up to its own position, as generated rows always do.
+    /// them. Otherwise a row sees up to its own position, as decode rows always do.
     pub reaches: Option<&'a [u32]>, // [rows.len()]
     /// Whether its rows are generated tokens. They are computed in an order of their
     /// own, so their bits differ from those of a prompt's rows.
@@ -156,7 +156,7 @@ pub fn attention(
     }
 }
 
-/// The rows of prompts of a batch.
+/// The prefill rows of a batch.
 struct Prompts<'a> {
     team: &'a Team,
     tier: Tier,

@@ -1,4 +1,4 @@
-//! The softmax of one split of a generated row's context, for all heads that share keys and
+//! The softmax of one split of a decode row's context, for all heads that share keys and
 //! values: scores, weights and weighted values. Keys and values are read in the type they are
 //! stored in. What follows from how many keys or heads are taken at a time shows in no bit.
 
@@ -329,7 +329,7 @@ impl<E: Element> SplitKernel<'_, E> {
         }
     }
 
-    /// The columns behind the last whole vector of sixteen.
+    /// The columns after the last whole vector of sixteen.
     #[inline(always)]
     fn accumulate_rest<L: Lanes, const H: usize>(&mut self, l: L, first: usize) {
         for i in self.head_dim / 16 * 2..self.head_dim.div_ceil(8) {

@@ -217,7 +217,7 @@ impl Case {
         self.check_roles(batch, &roles(batch));
     }
 
-    /// The same of rows of prompts alone.
+    /// The same of prefill rows alone.
     fn check_prompts(&self, batch: &[(usize, usize, usize)]) {
         self.check_roles(batch, &roles(batch)[..1]);
     }
@@ -465,7 +465,7 @@ fn large_scores_stay_finite() {
     }
 }
 
-/// Rows of generated tokens and of prompts, some of several splits and tiles.
+/// Decode and prefill rows, some of several splits and tiles.
 const COMPANY: [Part; 4] =
     [(1, 33, 1, true), (3, 510, 4, true), (0, 0, 90, false), (2, 115, 40, false)];
 

@@ -19,7 +19,7 @@ use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 pub(super) const PANEL_COLS: usize = 768;
 /// Tasks that each thread gets, so that a slow thread can be helped.
 pub(super) const TASKS_PER_THREAD: usize = 8;
-/// The most groups of a task that multiplies several rows.
+/// The maximum number of groups of a task that multiplies several rows.
 pub(super) const MAX_GROUPS: usize = 4;
 /// Rows that are multiplied before their products are stored: whole tiles of rows of every
 /// tier and whole pairs of planes, few enough that the stores wait while the next rows are
@@ -124,7 +124,7 @@ pub(super) fn dot_rows(
     mut store: impl FnMut(usize, &[GroupSums]), // the group, [rows]
 ) {
     let n_rows = rows.len();
-    // What is behind the rows is not read.
+    // What is after the rows is not read.
     let rows: [QuantizedRow<'_>; MAX_DIRECT_ROWS] =
         std::array::from_fn(|i| x.row(rows.start + i.min(n_rows - 1)));
     let mut sums = [[0.0; PACKED_ROWS]; STREAMS * MAX_DIRECT_ROWS];

@@ -128,7 +128,7 @@ pub(super) trait Format {
 
     /// Where the scales begin in a packed block.
     const SCALES_AT: usize = Self::LEN / GROUP_LEN * Self::PLANES.n_bytes();
-    /// Where the bytes of integers begin among the scales: behind one list of them or two.
+    /// Where the bytes of integers begin among the scales: after one list of them or two.
     const INTEGERS_AT: usize = match Self::SCALE {
         ScaleKind::One => 0,
         ScaleKind::Exponent => PACKED_ROWS,

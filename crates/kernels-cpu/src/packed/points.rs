@@ -15,7 +15,7 @@ use super::pack::{
 /// Magnitude and sign of the IQ2 types.
 const IQ2: Planes = three_bits(&codebook::IQ2);
 
-/// Bytes of a row's block of 256 in planes: of so many bits an element, with bytes of scales.
+/// Bytes of a row's block of 256 in planes: `bits` bits per element, plus the bytes of the scales.
 const fn packed_bytes(bits: usize, scales: usize) -> usize {
     32 * bits + scales
 }
@@ -51,7 +51,7 @@ fn upper_nibbles<B: Block>(block: &B, at: usize, stride: usize) -> B::Word {
     out
 }
 
-/// Scales in one word, behind the scale at the beginning of the block.
+/// Scales in one word, after the scale at the beginning of the block.
 #[inline(always)]
 fn with_word<B: Block>(block: &B, word: B::Word) -> RowScales<B::Word> {
     let bytes = [Some(word), None, None, None];

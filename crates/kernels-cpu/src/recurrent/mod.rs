@@ -1,7 +1,7 @@
 //! Layers that carry a state along a sequence instead of keys and values: short convolutions and the
 //! gated delta rule.
 //!
-//! States lie in slots. A step reads the slot that a sequence goes on from and writes the states after
+//! States lie in slots. A step reads the slot that a sequence continues from and writes the states after
 //! some of its rows to other slots; it changes none that it reads. Rows of a sequence run one after
 //! the other, so how it is cut into steps shows in no bit.
 
@@ -22,7 +22,7 @@ pub const NO_STATE: u32 = u32::MAX;
 pub struct StateSeq {
     /// Its rows in the batch.
     pub rows: Range<usize>,
-    /// The slot of the state that they go on from; none at the beginning of a sequence, where the
+    /// The slot of the state that they continue from; none at the beginning of a sequence, where the
     /// state is zero.
     pub from: Option<u32>,
 }

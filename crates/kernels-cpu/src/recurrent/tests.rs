@@ -27,7 +27,7 @@ impl Slots {
     }
 }
 
-/// Rows of one sequence that goes on from `from`, with the states after the rows in `writes`.
+/// Rows of one sequence that continues from `from`, with the states after the rows in `writes`.
 fn steps(n_rows: usize, from: Option<u32>, writes: &[(usize, u32)]) -> StateSteps {
     let mut slots = vec![NO_STATE; n_rows];
     writes.iter().for_each(|&(row, slot)| slots[row] = slot);
@@ -283,7 +283,7 @@ fn sequences_of_a_batch_do_not_meet() {
     case.run(tier, 0..2, (None, &[(1, 0)]), &mut slots);
     let first = case.run(tier, 2..4, (Some(0), &[]), &mut slots);
     let second = case.run(tier, 4..6, (Some(0), &[]), &mut slots);
-    // Both go on from one state, as forks do, in one batch.
+    // Both continue from one state, as forks do, in one batch.
     let width = first.len() / 2;
     let part = |x: &[f32]| x[2 * x.len() / 6..].to_vec();
     let [q, k, v, a, b] = [&case.q, &case.k, &case.v, &case.a, &case.b].map(|x| part(x));

@@ -1,4 +1,4 @@
-//! What the threads of a team share: the loop that runs, who takes which of its
+//! What the threads of a team share: the loop that runs, which thread takes which of its
 //! tasks, and how they wait for one another.
 //!
 //! The caller publishes a loop as one word, its generation and its number of units.
@@ -24,7 +24,7 @@ use super::sync::{Condvar, InTask, Mutex, MutexGuard, Thread, UnsafeCell, park};
 /// Bits of a number of units in a word; the generation has the others.
 const UNIT_BITS: u32 = 12;
 
-/// The most units of a loop.
+/// The maximum number of units of a loop.
 pub(super) const MAX_UNITS: usize = (1 << UNIT_BITS) - 1;
 
 /// Bits of a generation.
@@ -135,7 +135,7 @@ impl Crew {
         self.call.0.n_threads.store(n_threads, Relaxed);
     }
 
-    /// Goes on from a generation. To be called before the first loop.
+    /// Continues from a generation. To be called before the first loop.
     #[cfg(test)]
     pub(super) fn begin_at(&self, generation: u64) {
         // The parts were last touched when they were brought up to date.

@@ -60,8 +60,8 @@ fn end(crew: &Crew, workers: Vec<JoinHandle<()>>) {
     workers.into_iter().for_each(|worker| worker.join().expect("a worker ends"));
 }
 
-/// Loops of these numbers of tasks, one after the other, in every order with so many
-/// preemptions at most.
+/// Loops of these numbers of tasks, one after the other, in every order with at most this many
+/// preemptions.
 fn check(n_threads: usize, preemptions: usize, generation: u64, loops: &'static [usize]) {
     let mut model = Builder::new();
     model.preemption_bound = Some(preemptions);

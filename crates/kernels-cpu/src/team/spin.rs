@@ -11,7 +11,7 @@ pub(super) const LONG_SPIN: u32 = 500_000; // ns
 /// The same where others do: what a thread spins away is taken from its share.
 pub(super) const SHORT_SPIN: u32 = 20_000; // ns
 
-/// A spinning thread that sees no time pass for so long was kept from running.
+/// A spinning thread that sees no time pass for this long was kept from running.
 #[cfg(not(all(test, loom)))]
 const KEPT_FROM_RUNNING: Duration = Duration::from_micros(100);
 

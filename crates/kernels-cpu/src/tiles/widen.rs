@@ -18,7 +18,7 @@ use crate::{MatrixRef, Tier};
 /// columns from `col` on. Rows past the last one, and columns, are zeros.
 ///
 /// # Panics
-/// If the type is none of floats, or there is no such row or column.
+/// If the type is not a float type, or a row or column is out of range.
 pub(crate) fn widen_rows<'t>(
     tier: Tier,
     matrix: &MatrixRef<'_>,

@@ -16,7 +16,7 @@ struct Q4K;
 
 pub(super) const KERNELS: Kernels = kernels::<Q4K, 144>();
 
-/// The scales and the minimums of a block, a byte each, which lie behind `d` and `dmin`.
+/// The scales and the minimums of a block, a byte each, which lie after `d` and `dmin`.
 pub(super) fn scales_and_mins(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     k_scales::unpack(block[4..].first_chunk().expect("the block is longer"))
 }

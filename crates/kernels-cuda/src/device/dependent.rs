@@ -2,7 +2,7 @@
 //!
 //! The instructions are those of capability 9.0, and images are for 8.0. So the text of an image is changed on its way to a
 //! device that launches early. Sources say where a kernel is done with what no other kernel writes, such as its weights: at
-//! `wait_for_launch` of `blocks.cuh`, which is a comment in the image. There it waits, and then lets the launch behind it
+//! `wait_for_launch` of `blocks.cuh`, which is a comment in the image. There it waits, and then lets the launch after it
 //! start; a kernel that says nothing waits before its first instruction. A launch that has started knows by that that
 //! everything in front of the one before it has ended, so at most two overlap.
 

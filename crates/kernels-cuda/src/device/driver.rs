@@ -25,7 +25,7 @@ const EARLY_LAUNCHES: Version = Version { major: 9, minor: 0 };
 /// That of the only cards with products of groups of warps.
 const WGMMA: Version = Version { major: 9, minor: 0 };
 
-/// A card, opened by the CUDA driver. All who open the same card share its context.
+/// A card, opened by the CUDA driver. All that open the same card share its context.
 pub struct Driver {
     context: Arc<Context>,
     card: Card,
@@ -610,8 +610,8 @@ mod tests {
             let error = check_wgmma("card", version(other)).unwrap_err().to_string();
             let (major, minor) = other;
             let expected = format!(
-                "card does not run the wgmma kernels: its compute capability is {major}.{minor}, and they are \
-                 for 9.0 alone"
+                "card does not support the wgmma kernels: its compute capability is \
+                 {major}.{minor}, but they require exactly 9.0"
             );
             assert_eq!(error, expected);
         }
@@ -629,14 +629,14 @@ mod tests {
             (
                 Fake(Some((12, 9)), CARDS),
                 1,
-                Err("the CUDA driver is too old: it knows CUDA 12.9, and 13.0 is needed"),
+                Err("the CUDA driver is too old: it supports CUDA 12.9, but 13.0 is required"),
             ),
-            (Fake(Some((13, 0)), &[]), 0, Err("no CUDA device 0: the driver finds 0")),
-            (Fake(Some((13, 0)), CARDS), 3, Err("no CUDA device 3: the driver finds 3")),
+            (Fake(Some((13, 0)), &[]), 0, Err("no CUDA device 0: the driver found 0")),
+            (Fake(Some((13, 0)), CARDS), 3, Err("no CUDA device 3: the driver found 3")),
             (
                 Fake(Some((13, 0)), CARDS),
                 0,
-                Err("card 0 is too old: its compute capability is 7.5, and 8.0 is needed"),
+                Err("card 0 is too old: its compute capability is 7.5, but 8.0 is required"),
             ),
             (Fake(Some((13, 0)), CARDS), 1, Ok("card 1 8.0")),
             (Fake(Some((13, 5)), CARDS), 2, Ok("card 2 12.1")),

@@ -26,7 +26,7 @@ pub use nccl::DriverRank;
 /// An address in a device's memory.
 pub type Address = u64;
 
-/// The most arguments of a launch.
+/// The maximum number of arguments of a launch.
 pub const MAX_ARGUMENTS: usize = 32;
 
 /// One argument of a kernel.
@@ -238,7 +238,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error>;
 
     /// Queues an exchange, which runs when every rank of the group runs its own: `n_bytes` bytes from each go to `to`,
-    /// one rank's behind the other's. Streams of different ranks are waited for by different threads.
+    /// one rank's after the other's. Streams of different ranks are waited for by different threads.
     ///
     /// # Safety
     /// The rank is this device's. `from` has `n_bytes` bytes of one allocation, `to` as many for every rank, which do
@@ -305,7 +305,7 @@ impl<D: Device> Buffer<D> {
     /// # Errors
     /// [`Error::OutOfMemory`].
     pub fn new(device: &Arc<D>, what: &str, n_bytes: usize) -> Result<Self, Error> {
-        // The driver allocates nothing of no size.
+        // The driver rejects allocations of zero bytes.
         let address = device.allocate(what, n_bytes.max(1))?;
         Ok(Self { memory: Arc::new(Memory { device: Arc::clone(device), address }), n_bytes })
     }
@@ -325,7 +325,7 @@ impl<D: Device> Buffer<D> {
         Ok(buffer)
     }
 
-    /// Queues a copy of plain values to `offset` bytes behind the start.
+    /// Queues a copy of plain values to `offset` bytes after the start.
     ///
     /// # Errors
     /// What the driver reports.
@@ -344,7 +344,7 @@ impl<D: Device> Buffer<D> {
         unsafe { self.device().upload(stream, self.memory.address + offset as u64, bytes) }
     }
 
-    /// Waits for the stream and reads plain values from `offset` bytes behind the start.
+    /// Waits for the stream and reads plain values from `offset` bytes after the start.
     ///
     /// # Errors
     /// What the driver reports, the failure of earlier work among it.
@@ -404,7 +404,7 @@ mod tests {
         let first = Buffer::new(&device, "weights", 600).unwrap();
         let error = Buffer::new(&device, "pages", 500).unwrap_err();
         assert_eq!(error, Error::OutOfMemory { what: "pages".to_owned(), n_bytes: 500 });
-        // What is dropped is there again.
+        // What is dropped is free again.
         drop(first);
         assert_eq!(Buffer::new(&device, "pages", 500).unwrap().n_bytes(), 500);
     }
@@ -413,11 +413,11 @@ mod tests {
     fn a_kernel_that_is_refused_is_named() {
         let (device, _) = bench();
         let broken = device.load("broken", "not a module").unwrap_err().to_string();
-        assert!(broken.contains("refuses kernel `broken`: "), "{broken}");
+        assert!(broken.contains("rejected kernel `broken`: "), "{broken}");
         let text = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry one() { ret; }";
         let module = device.load("one", text).unwrap();
         let missing = device.function(&module, "two").unwrap_err().to_string();
-        assert!(missing.contains("refuses kernel `two`: "), "{missing}");
+        assert!(missing.contains("rejected kernel `two`: "), "{missing}");
     }
 
     #[test]

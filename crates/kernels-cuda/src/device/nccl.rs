@@ -54,7 +54,7 @@ impl Nccl {
         // SAFETY: every version has this function, and it writes one integer.
         let status = unsafe { raw(&raw mut number) };
         if status != 0 {
-            let reason = format!("NCCL does not tell its version (error {status})");
+            let reason = format!("the version of NCCL is unknown (error {status})");
             return Err(Error::Driver { call: "NCCL", reason });
         }
         let found = version(number.unsigned_abs());

@@ -95,7 +95,7 @@ impl Staging {
             std::slice::from_raw_parts(memory, bytes.len())
         };
         // SAFETY: the caller vouches for the range and the stream. The memory stays as it is until the event, which is recorded
-        // behind the copy, has passed.
+        // after the copy, has passed.
         unsafe {
             result::memcpy_htod_async(to, staged, stream)?;
             event::record(place.copied.raw, stream)

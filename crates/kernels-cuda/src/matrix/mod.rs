@@ -254,7 +254,7 @@ mod tests {
     fn what_does_not_fit_is_named() {
         let (device, stream) = bench();
         let cases = [
-            (BlockType::Q8_1, 1, 32, 36, "no CUDA kernel takes weights of type Q8_1"),
+            (BlockType::Q8_1, 1, 32, 36, "no CUDA kernel supports weights of type Q8_1"),
             (BlockType::Q8_0, 2, 33, 68, "w: "),
             (
                 BlockType::Q8_0,

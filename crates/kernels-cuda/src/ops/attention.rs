@@ -58,7 +58,7 @@ impl<D: Device> Kernels<D> {
 }
 
 impl AttentionArithmetic {
-    /// The places of the type and of the head size, among `dims`, of a kernel on tensor cores; none where it takes F32.
+    /// The places of the type and of the head size, among `dims`, of a kernel on tensor cores; `None` if it takes F32.
     fn tensor(self, spec: &KvSpec, dims: &[usize]) -> Option<(usize, usize)> {
         let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty && self == Self::Tensor)?;
         Some((ty, dims.iter().position(|&dim| spec.head_dim <= dim)?))

@@ -230,7 +230,7 @@ mod tests {
         }
 
         /// The rows from `first` on as the sequences `seqs` of one batch: each its number of rows and the slot that
-        /// it goes on from. `writes` are rows of the batch and slots.
+        /// it continues from. `writes` are rows of the batch and slots.
         fn run(&self, first: usize, seqs: &[(usize, u32)], writes: &[(usize, u32)]) -> Vec<f32> {
             let (stream, device) = (&self.stream, self.kernels.device());
             let words = StateWords::new(device, stream, seqs, writes);
@@ -353,7 +353,7 @@ mod tests {
         let one = case.run(3, &[(2, 0)], &[]);
         let other = case.run(5, &[(3, 0)], &[]);
         let new = case.run(8, &[(1, NONE)], &[]);
-        // Two go on from one state, as forks do, one begins, and one has no rows.
+        // Two continue from one state, as forks do, one begins, and one has no rows.
         let seqs = [(2, 0), (0, NONE), (3, 0), (1, NONE)];
         let together = case.run(3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());

@@ -48,7 +48,7 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/experts_q2_0.ptx.gz"),
 ];
 
-/// Pairs that a read of weights serves for generated rows: a kernel for each.
+/// Pairs that a read of weights serves for decode rows: a kernel for each.
 pub(super) const COLS: [usize; 2] = [1, 4];
 /// Pairs of a tile and rows of weights of its block, in prompts: a kernel for each, with these threads.
 pub(super) const TILES: [Tile; 2] =

@@ -1,8 +1,8 @@
 //! Products of rows with the matrices of their experts, which the device reads in the routes of each row.
 //!
-//! A row and one of its experts are a pair. Generated rows are multiplied pair by pair; from some number on it is worth
+//! A row and one of its experts are a pair. Decode rows are multiplied pair by pair; from some number on it is worth
 //! sorting the pairs by expert, so that a matrix is read once for several, and the bits of a row's results are the same
-//! either way. Rows of prompts are sorted and multiplied in tiles.
+//! either way. Prefill rows are sorted and multiplied in tiles.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
 /// Threads that sort.
 const SORT_THREADS: u32 = 1024;
-/// Pairs of a tile for generated rows.
+/// Pairs of a tile for decode rows.
 const FEW: usize = 4;
-/// Warps of a block for generated rows, and rows of a matrix for each of them by kernel.
+/// Warps of a block for decode rows, and rows of a matrix for each of them by kernel.
 const WARPS: usize = 4;
 const ROWS: [usize; 2] = [4, 2];
 const INT8_ROWS: [usize; 2] = [2, 2];
@@ -39,7 +39,7 @@ pub struct ExpertPairs<D: Device> {
 }
 
 impl<D: Device> ExpertPairs<D> {
-    /// The most tiles of up to `tile_rows` that so many pairs make.
+    /// The maximum number of tiles of up to `tile_rows` that so many pairs make.
     fn n_tiles(n_pairs: usize, n_experts: usize, tile_rows: usize) -> usize {
         // Every expert may have a tile that is not full.
         n_pairs / tile_rows + n_experts.min(n_pairs)
@@ -87,7 +87,7 @@ impl<D: Device> Copy for SortedPairs<'_, D> {}
 /// What pairs are sorted for, which says how many of an expert are multiplied together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PairTiles {
-    /// Generated rows: [`expert_matvec`] and [`expert_matvec_int8`].
+    /// Decode rows: [`expert_matvec`] and [`expert_matvec_int8`].
     Few,
     /// Prompts in which experts have few pairs each: all other products. It shows in no bits.
     Several,
@@ -96,7 +96,7 @@ pub enum PairTiles {
 }
 
 impl PairTiles {
-    /// The better ones for so many pairs of prompts.
+    /// The better ones for this many pairs of prompts.
     pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
         let [small, _] = TILES;
         // Larger tiles read a matrix less often, and are worth it where they are mostly full.
@@ -113,7 +113,7 @@ impl PairTiles {
     }
 }
 
-/// Whether so many pairs of generated rows are worth sorting before [`expert_matvec`] and [`expert_matvec_int8`]: whether
+/// Whether so many pairs of decode rows are worth sorting before [`expert_matvec`] and [`expert_matvec_int8`]: whether
 /// enough of them share an expert.
 pub fn is_worth_sorting(n_pairs: usize, n_experts: usize) -> bool {
     2 * n_pairs >= n_experts
@@ -306,7 +306,7 @@ struct How<'a, D: Device> {
     takes_routes: bool,
 }
 
-/// Which kernel for generated rows takes pairs, sorted or not.
+/// Which kernel for decode rows takes pairs, sorted or not.
 fn which<D: Device>(sorted: Option<SortedPairs<'_, D>>) -> usize {
     let Some(sorted) = sorted else { return 0 };
     assert_eq!(sorted.tiles, PairTiles::Few, "what pairs were sorted for");
@@ -328,7 +328,7 @@ fn check_four<D: Device>(x: Rows<'_, D>, checked: &Checked) {
     assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
 }
 
-/// Queues the products of generated rows of F32 values. The bits of a row's results depend on its own values alone, and
+/// Queues the products of decode rows of F32 values. The bits of a row's results depend on its own values alone, and
 /// not on whether its pairs were sorted.
 ///
 /// # Errors
@@ -360,7 +360,7 @@ pub fn expert_matvec<D: Device>(
     linear.launch(kernels, stream, &checked, sorted, &how)
 }
 
-/// Queues the products of generated rows of 8-bit integers. The bits of a row's results depend on its own values alone,
+/// Queues the products of decode rows of 8-bit integers. The bits of a row's results depend on its own values alone,
 /// and not on whether its pairs were sorted.
 ///
 /// # Errors
@@ -435,8 +435,8 @@ pub fn expert_matmul<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Whether [`expert_matmul_half`] takes experts with so many columns of their own: each begins where the kernel's steps
-/// of columns do.
+/// Whether [`expert_matmul_half`] takes experts with this many columns of their own: each begins where the kernel's
+/// steps of columns do.
 pub fn takes_own_halves(n_cols: usize) -> bool {
     n_cols.is_multiple_of(DEPTH)
 }
@@ -508,7 +508,7 @@ pub fn expert_matmul_int8<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Asserts that kernels can number what so many rows of x have, in 32 bits.
+/// Asserts that 32 bits can index the elements of this many rows of x.
 fn check_numbers(n_rows: usize, stride: Argument) {
     let Argument::I32(stride) = stride else { unreachable!("a number") };
     let fits = n_rows.checked_mul(stride as usize).is_some_and(|n| u32::try_from(n).is_ok());
@@ -581,7 +581,7 @@ mod tests {
                 let found: Vec<usize> =
                     order[..wanted.len()].iter().map(|&pair| pair as usize).collect();
                 assert_eq!(found, wanted, "{n_experts} experts");
-                // Tiles of an expert each, one behind the other.
+                // Tiles of an expert each, one after the other.
                 let mut place = 0;
                 for (i, &[expert, first, n]) in tiles.iter().enumerate() {
                     assert_eq!(first as usize, place);

@@ -10,7 +10,7 @@ use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
-/// The most rows of activations of a gated product; for more, products are tiles.
+/// The maximum number of rows of activations of a gated product; for more, products are tiles.
 pub const MAX_GATED_ROWS: usize = MIN_TILE_ROWS - 1;
 
 /// Groups that the rows of a product are multiplied in at most.
@@ -79,7 +79,7 @@ pub struct GatedInt8<'a, D: Device> {
 }
 
 /// Queues a gated product in one launch, with the bits of [`matvec_int8`](crate::matvec_int8) and
-/// [`quantize_activated`](crate::quantize_activated) behind it.
+/// [`quantize_activated`](crate::quantize_activated) after it.
 ///
 /// # Errors
 /// What the driver reports.

@@ -1,4 +1,4 @@
-//! Products of packed weights with the many rows of prompts, by tiles.
+//! Products of packed weights with the many prefill rows, by tiles.
 
 use super::kernels::Kernels;
 use super::matvec::Linear;

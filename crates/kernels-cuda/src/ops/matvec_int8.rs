@@ -13,7 +13,7 @@ pub(super) const ROWS: usize = 2;
 /// Threads of a tile, and the fewest rows of activations that tiles are for.
 const TILE_THREADS: u32 = 256;
 pub(super) const MIN_TILE_ROWS: usize = 9;
-/// The most matrices of a product.
+/// The maximum number of matrices of a product.
 pub const MAX_PARTS: usize = 3;
 
 /// `out = matrices * x + bias + residual`, row by row, with the results of the matrices side by side.

@@ -11,7 +11,7 @@ use super::rows::optional;
 use crate::Error;
 use crate::device::{Argument, Device};
 
-/// The most rows of activations that are split on their way to registers. More are split once for all rows of weights.
+/// The maximum number of rows of activations that are split on their way to registers. More are split once for all rows of weights.
 const MAX_FEW: usize = 8;
 /// Blocks that keep a large card's processors busy: tiles are as large as there are this many.
 const MIN_BLOCKS: usize = 108;

@@ -48,7 +48,7 @@ pub struct Norm<'a, D: Device> {
     pub eps: f32,
     /// Multiplied with the result, `[1, group]`, or `[1, n_cols]` where every run has its own.
     pub weight: Option<Rows<'a, D>>,
-    /// Added behind that, of the same shape.
+    /// Added after that, of the same shape.
     pub bias: Option<Rows<'a, D>>,
 }
 

@@ -107,7 +107,7 @@ pub(crate) struct PartsKernels<D: Device> {
 #[derive(Debug)]
 pub(crate) struct Int8Kernels<D: Device> {
     pub(crate) matvec: [D::Function; INT8_COLS.len()],
-    /// With a gated activation behind two matrices.
+    /// With a gated activation after two matrices.
     pub(crate) gated: [D::Function; INT8_COLS.len()],
     /// For many rows of decode steps, with the bits of `matvec`; not of types with units of 64 columns.
     pub(crate) matvec_tiles: Option<D::Function>,

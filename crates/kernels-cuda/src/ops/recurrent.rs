@@ -36,7 +36,7 @@ impl<D: Device> RecurrentKernels<D> {
 /// Where a step says which states are read and written. A slot that is read is not written in the same step.
 #[derive(Debug)]
 pub struct StateLists<'a, D: Device> {
-    /// Three words of each sequence: its first row, its number of rows, and the slot that they go on from or
+    /// Three words of each sequence: its first row, its number of rows, and the slot that they continue from or
     /// [`StateLists::NONE`]. A sequence may have no rows. `[n_seqs, 3]`
     pub seqs: List<'a, D>,
     /// Of each row the index of its sequence; [`StateLists::NONE`] is a row that nothing is computed for. `[n_rows]`

@@ -33,7 +33,7 @@ pub struct RopeAngles<'a, D: Device> {
     pub component_stride: usize,
     /// Angle per position, `[1, n_pairs]`.
     pub inv_freq: Rows<'a, D>,
-    /// Of each pair the component of the position that it turns by, 0.0, 1.0 or 2.0, `[1, n_pairs]`; none where
+    /// Of each pair the component of the position that it turns by, 0.0, 1.0 or 2.0, `[1, n_pairs]`; `None` if
     /// positions have one.
     pub components: Option<Rows<'a, D>>,
     /// Factor on cosines and sines.

@@ -91,7 +91,7 @@ pub struct Routing<'a, D: Device> {
 }
 
 impl<D: Device> Routing<'_, D> {
-    /// The most experts of a router.
+    /// The maximum number of experts of a router.
     pub const MAX_EXPERTS: usize = 1024;
 }
 
@@ -539,7 +539,7 @@ mod tests {
     #[test]
     fn results_are_added_by_their_factors() {
         let on = kernels();
-        // Enough elements for four of a thread, and a row that takes no part, whose results are no numbers.
+        // Enough elements for four of a thread, and a row that takes no part, whose results are not numbers.
         for (n_rows, n_chosen, n_cols) in [(3, 2, 5), (2, 1, 131), (4, 9, 16), (70, 3, 1900)] {
             let mut random = Random(n_cols as u64);
             let mut x = random.floats(n_rows * n_chosen * n_cols);

@@ -23,8 +23,8 @@ impl<D: Device> Clone for Rows<'_, D> {
 impl<D: Device> Copy for Rows<'_, D> {}
 
 impl<'a, D: Device> Rows<'a, D> {
-    /// `n_rows` rows of `n_cols` values, the first of them `offset` values behind the buffer's start, each
-    /// `stride` values behind the one in front of it.
+    /// `n_rows` rows of `n_cols` values, the first of them `offset` values after the buffer's start, each
+    /// `stride` values after the one in front of it.
     ///
     /// # Panics
     /// If they are not inside of the buffer, `n_cols` is zero or more than `stride`, or a number does not
@@ -56,7 +56,7 @@ impl<'a, D: Device> Rows<'a, D> {
         Self::vector_at(buffer, 0, n_cols)
     }
 
-    /// One row, `offset` values behind the buffer's start, such as the weights of a norm.
+    /// One row, `offset` values after the buffer's start, such as the weights of a norm.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -143,7 +143,7 @@ impl<D: Device> Clone for List<'_, D> {
 impl<D: Device> Copy for List<'_, D> {}
 
 impl<'a, D: Device> List<'a, D> {
-    /// `len` numbers, the first of them `offset` numbers behind the buffer's start.
+    /// `len` numbers, the first of them `offset` numbers after the buffer's start.
     ///
     /// # Panics
     /// If they are not inside of the buffer.

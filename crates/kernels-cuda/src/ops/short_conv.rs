@@ -18,7 +18,7 @@ const NO_ACTIVATION: i32 = -1;
 /// `out[t][c] = act(bias[c] + Σ taps[i][c] * x[t - n_taps + 1 + i][c])`, zeros before the first row.
 #[derive(Debug)]
 pub struct ShortConv<'a, D: Device> {
-    /// The weights, those of the oldest row first, one behind the other. `[1, n_taps * channels]`
+    /// The weights, those of the oldest row first, one after the other. `[1, n_taps * channels]`
     pub taps: Rows<'a, D>,
     /// Positions that an element depends on.
     pub n_taps: usize,
@@ -154,7 +154,7 @@ mod tests {
         }
 
         /// The rows from `first` on as the sequences `seqs` of one batch: each its number of rows and the slot that
-        /// it goes on from. `writes` are rows of the batch and slots.
+        /// it continues from. `writes` are rows of the batch and slots.
         fn run(&self, first: usize, seqs: &[(usize, u32)], writes: &[(usize, u32)]) -> Vec<f32> {
             let (stream, device) = (&self.stream, self.kernels.device());
             let words = StateWords::new(device, stream, seqs, writes);
@@ -241,7 +241,7 @@ mod tests {
         let one = case.run(3, &[(2, 0)], &[]);
         let other = case.run(5, &[(3, 0)], &[]);
         let new = case.run(8, &[(1, NONE)], &[]);
-        // Two go on from one state, as forks do, one begins, and one has no rows.
+        // Two continue from one state, as forks do, one begins, and one has no rows.
         let seqs = [(2, 0), (0, 3), (3, 0), (1, NONE)];
         let together = case.run(3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());

@@ -1,7 +1,7 @@
-//! Products with the many rows of prompts by the tensor cores of compute capability 9.0: instructions of groups of four
+//! Products with the many prefill rows by the tensor cores of compute capability 9.0: instructions of groups of four
 //! warps (`wgmma`), activations by bulk copies, weights from registers.
 //!
-//! Nothing chooses them but who loads [`WgmmaKernels`], as their bits are not those of [`matmul_half`](super::matmul_half), to
+//! Only code that loads [`WgmmaKernels`] uses them, as their bits are not those of [`matmul_half`](super::matmul_half), to
 //! which a test holds them, and to exact sums.
 
 use std::sync::Arc;

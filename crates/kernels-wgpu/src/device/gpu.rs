@@ -20,13 +20,13 @@ const SMALL_WRITE: usize = 64 << 10;
 /// Bytes that are copied to the device at once.
 const LARGE_WRITE: usize = 16 << 20;
 
-/// The most bytes of a binding: a multiple of 4 that fits 32 bits.
+/// The maximum number of bytes of a binding: a multiple of 4 that fits 32 bits.
 const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
 
 /// How long the answer of a mapping may take once the device has nothing left to do.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Bytes of the constants of a kernel, whose places are aligned to so many.
+/// Bytes of the constants of a kernel, whose offsets are aligned to this many.
 pub(crate) const CONSTANTS_BYTES: u64 = 256;
 
 /// What kernels may use, where the adapter has it, and how much memory.
@@ -268,7 +268,7 @@ impl Gpu {
         self.inner.adapter_bytes
     }
 
-    /// Whether a kernel can see a buffer of so many bytes, before it is made; `what` names it in errors.
+    /// Whether a kernel can see a buffer of this many bytes, before it is made; `what` names it in errors.
     ///
     /// # Errors
     /// If it cannot.
@@ -304,7 +304,7 @@ impl Gpu {
         &self.inner.pipelines
     }
 
-    /// Gives the device back to the system; for all who use it, it is lost.
+    /// Destroys the device; for all its users it is then lost.
     pub fn destroy(&self) {
         // The API tells of it only when it is next polled.
         lock(&self.inner.faults).lost.get_or_insert_with(|| "it was given back".to_owned());
@@ -378,7 +378,7 @@ impl Gpu {
             self.check(what, size).map(|()| raw)
         };
         let raw = match make() {
-            // Buffers that nobody holds any more are freed when the device is idle.
+            // Buffers without handles are freed when the device is idle.
             Err(Error::OutOfMemory { .. }) => self.wait().and_then(|()| make())?,
             other => other?,
         };

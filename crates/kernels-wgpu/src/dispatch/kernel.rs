@@ -38,7 +38,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// Bytes that a bound kernel takes on the device, beside its pipeline and the buffers
-    /// that it is bound to: its constants, whose places are aligned to so many.
+    /// that it is bound to: its constants, with their alignment.
     pub const N_BYTES: u64 = CONSTANTS_BYTES;
 
     /// The name of its shader.

@@ -50,12 +50,12 @@ fn make_buffers(gpu: &Gpu, n_sets: usize) -> Result<(Buffer, Buffer), Error> {
     Ok((resolved, gpu.readback_buffer("the timestamps", n_bytes)?))
 }
 
-/// Query sets for so many runs.
+/// Query sets for this many runs.
 fn n_sets(n_runs: usize) -> usize {
     n_runs.max(1).div_ceil(RUNS_PER_SET)
 }
 
-/// Bytes of the timestamps of so many sets.
+/// Bytes of the timestamps of this many sets.
 fn set_bytes(n_sets: usize) -> u64 {
     (2 * RUNS_PER_SET * n_sets) as u64 * TIMESTAMP_BYTES
 }

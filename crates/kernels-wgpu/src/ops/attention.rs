@@ -1,4 +1,4 @@
-//! Attention over paged keys and values: of generated rows, one at a time and split
+//! Attention over paged keys and values: of decode rows, one at a time and split
 //! over their context, and of prompt rows, in tiles.
 //!
 //! The host plans the work of a step (items and tiles) in the words of `batch`.
@@ -15,7 +15,7 @@ use crate::storage::kv::{self, HEAD_DIMS, KvLayer, KvSpec, rounded_head_dim};
 use crate::{Buffer, Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Positions of a split: item `(row, split)` of a generated row has the positions
+/// Positions of a split: item `(row, split)` of a decode row has the positions
 /// `split * SPLIT ..` that the row sees.
 pub const SPLIT: u32 = 256;
 
@@ -60,14 +60,14 @@ pub struct Tables {
     pub bases_at: u32,
     /// `batch[reaches_at + row]` is one past the last position that a row of a prompt
     /// sees; they rise within a sequence. None if rows see up to themselves, as
-    /// generated rows always do.
+    /// decode rows always do.
     pub reaches_at: Option<u32>,
 }
 
 /// What the attention of a layer works on.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// The values and the words of the step; generated rows are those at `rows.at`.
+    /// The values and the words of the step; decode rows are those at `rows.at`.
     pub rows: Rows<'a>,
     /// What is computed.
     pub spec: AttentionSpec,
@@ -85,7 +85,7 @@ pub struct Attention<'a> {
     pub tables: Tables,
 }
 
-/// Where in `batch` the work of generated rows is: their splits, and the waves that
+/// Where in `batch` the work of decode rows is: their splits, and the waves that
 /// these run in where there are more than the [scratch](AttentionScratch) holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Splits {
@@ -106,7 +106,7 @@ impl Splits {
     pub const WAVE_WORDS: u32 = 4;
 }
 
-/// What the splits of a wave of generated rows come to before they are merged. The
+/// What the splits of a wave of decode rows come to before they are merged. The
 /// layers of a model can share it.
 #[derive(Debug, Clone)]
 pub struct AttentionScratch {
@@ -234,7 +234,7 @@ fn head_dim_part(head_dim: u32) -> &'static str {
     }
 }
 
-/// Query heads that a workgroup of generated rows can have.
+/// Query heads that a workgroup of decode rows can have.
 const HEADS: [u32; 4] = [1, 2, 4, 8];
 
 fn heads_part(heads: u32) -> &'static str {
@@ -312,7 +312,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// Attention of generated rows: a kernel to be run with the number of a wave's
+/// Attention of decode rows: a kernel to be run with the number of a wave's
 /// items, and one after it with the number of the wave's rows. A step with one wave
 /// runs both once; one with more runs [`attention_next_wave`] after each of them.
 /// What a row gets does not depend on its wave.
@@ -351,7 +351,7 @@ pub fn attention_decode(
     Ok([partial, combine])
 }
 
-/// Goes on to the next wave of generated rows, from the last to the first: a kernel
+/// Goes on to the next wave of decode rows, from the last to the first: a kernel
 /// to be run once, with one row.
 ///
 /// # Errors

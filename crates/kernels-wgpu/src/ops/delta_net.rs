@@ -267,7 +267,7 @@ mod tests {
         }
 
         /// The rows from `first` on as the sequences `seqs` of one batch: each its number of rows and
-        /// the slot that it goes on from. `writes` are rows of the batch and slots.
+        /// the slot that it continues from. `writes` are rows of the batch and slots.
         fn run(
             &self,
             gpu: &Gpu,
@@ -310,7 +310,7 @@ mod tests {
                 states,
                 lists,
             };
-            // The sequences' range comes behind that of the rows.
+            // The sequences' range comes after that of the rows.
             let kernel = delta_net(gpu, bench.rows(2), &net).unwrap();
             bench.run(&[(&kernel, seqs.len() as u32)])[out.start as usize..].to_vec()
         }
@@ -387,7 +387,7 @@ mod tests {
         let one = case.run(&gpu, &states, 3, &[(2, 0)], &[]);
         let other = case.run(&gpu, &states, 5, &[(3, 0)], &[]);
         let new = case.run(&gpu, &states, 8, &[(1, NONE)], &[]);
-        // Two go on from one state, as forks do, and one begins.
+        // Two continue from one state, as forks do, and one begins.
         let seqs = [(2, 0), (3, 0), (1, NONE)];
         let together = case.run(&gpu, &states, 3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());

@@ -60,9 +60,9 @@ pub enum Elementwise {
     Softcap(f32),
     /// x, no less than `min` and no more than `max`.
     Clamp {
-        /// The least that comes out.
+        /// The lower bound.
         min: f32,
-        /// The most that comes out; at least `min`.
+        /// The upper bound; at least `min`.
         max: f32,
     },
 }
@@ -193,7 +193,7 @@ mod tests {
         let (n_rows, width) = (3, 101);
         let Some(gpu) = testing::gpu() else { return };
         for &op in &ops {
-            // x in columns 2.. of rows of 110, y and out dense behind them.
+            // x in columns 2.. of rows of 110, y and out dense after them.
             let x = View { start: 2, stride: 110, width };
             let (y, out) = (View::dense(330, width), View::dense(330 + 3 * width, width));
             let n = (out.start + n_rows * width) as usize;

@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn results_get_the_biases_of_their_experts() {
         for gpu in testing::gpus() {
-            // Results of two experts for each row, wider than a workgroup, and routes behind them.
+            // Results of two experts for each row, wider than a workgroup, and routes after them.
             let (n, n_rows, n_experts) = (37, 3, 5);
             let x = View { start: 3, stride: 2 * n + 5, width: 2 * n };
             let routes = View::dense(3 + n_rows * x.stride, 4);

@@ -1,7 +1,7 @@
 //! Layers of which a row uses a few experts: the choice, the products with their matrices, and the sum
 //! of what they give. Which experts a row chose is read on the device.
 //!
-//! A product of generated rows has a workgroup for each row and each of its experts. Rows of prompts are
+//! A product of decode rows has a workgroup for each row and each of its experts. Prefill rows are
 //! sorted by expert and multiplied in tiles, so that they share the reading of matrices. In either
 //! form the bits of a row depend on nothing beside it.
 
@@ -61,7 +61,7 @@ pub struct Routing {
 }
 
 impl Routing {
-    /// The most experts of a router.
+    /// The maximum number of experts of a router.
     pub const MAX_EXPERTS: u32 = 1024;
 }
 
@@ -157,18 +157,18 @@ pub struct ExpertPairs {
 }
 
 impl ExpertPairs {
-    /// The most tiles of `tile_rows` that so many pairs of `n_experts` experts make.
+    /// The maximum number of tiles of `tile_rows` that so many pairs of `n_experts` experts make.
     pub fn n_tiles(n_pairs: u32, n_experts: u32, tile_rows: u32) -> u32 {
         // Every expert may have a tile that is not full.
         n_pairs / tile_rows + n_experts.min(n_pairs)
     }
 
-    /// The most tiles that pairs make, of any height.
+    /// The maximum number of tiles that pairs make, of any height.
     pub fn most(n_pairs: u32, n_experts: u32) -> u32 {
         Self::most_places(n_pairs, n_experts).0
     }
 
-    /// The most tiles of any height, and places in them.
+    /// The maximum number of tiles of any height, and places in them.
     fn most_places(n_pairs: u32, n_experts: u32) -> (u32, u64) {
         let of = |few_rows| {
             let rows = MatmulOptions { few_rows, half_tiles: false }.tile_rows();

@@ -13,7 +13,7 @@ use crate::{Buffer, Error, Gpu};
 pub struct Linear<'a> {
     /// W, `[n_outputs, n_inputs]`.
     pub matrix: &'a Matrix,
-    /// f32: biases and the weights of norms, one behind another.
+    /// f32: biases and the weights of norms, one after another.
     pub vectors: &'a Buffer,
     /// Where the bias, `[n_outputs]`, starts in `vectors`.
     pub bias: Option<u32>,

@@ -159,12 +159,12 @@ pub(crate) fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     lanes
 }
 
-/// The workgroups that so many rows of a matrix take.
+/// The workgroups that this many rows of a matrix take.
 pub(crate) fn chunks(n_outputs: u32, lanes: u32) -> u32 {
     n_outputs.div_ceil(WORKGROUP / lanes * OUTPUTS)
 }
 
-/// The workgroups for so many rows of the matrix. A piece has no more rows than
+/// The workgroups for this many rows of the matrix. A piece has no more rows than
 /// there may be workgroups.
 fn grid(n_outputs: u32, lanes: u32) -> Grid {
     Grid { x: chunks(n_outputs, lanes), rows: ROWS, z: 1 }

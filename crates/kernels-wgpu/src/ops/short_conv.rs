@@ -153,7 +153,7 @@ mod tests {
         }
 
         /// Rows `range` as the sequences `seqs` of one batch: each its number of rows and the slot
-        /// that it goes on from. `writes` are rows of the batch and slots.
+        /// that it continues from. `writes` are rows of the batch and slots.
         fn run(
             &self,
             gpu: &Gpu,
@@ -251,7 +251,7 @@ mod tests {
         let one = case.run(&gpu, &states, 3, &[(2, 0)], &[]);
         let other = case.run(&gpu, &states, 5, &[(3, 0)], &[]);
         let new = case.run(&gpu, &states, 8, &[(1, none)], &[]);
-        // Two go on from one state, as forks do, and one begins.
+        // Two continue from one state, as forks do, and one begins.
         let seqs = [(2, 0), (3, 0), (1, none)];
         let together = case.run(&gpu, &states, 3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());

@@ -13,7 +13,7 @@ use crate::{Buffer, Error, Gpu};
 const BLOCK: u32 = 64;
 /// Invocations of a workgroup.
 const WORKGROUP: u32 = 256;
-/// Words of what is wanted of a row, beside the lists and masks behind.
+/// Words of what is wanted of a row, in addition to the lists and masks that follow.
 const HEADER: usize = 12;
 /// Logits that a workgroup weighs.
 const WEIGHED: u32 = 4096;
@@ -92,13 +92,13 @@ pub struct ShortlistRow<'a> {
     pub row: u32,
     /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
     pub n_best: u32,
-    /// Tokens; what the row has behind them is of none.
+    /// Tokens; what the row has after them is of none.
     pub n_tokens: u32,
     /// Tokens that are given by themselves and are not among the best, each once, at most
     /// [`Shortlists::MAX_LISTED`].
     pub listed: &'a [u32],
     /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may
-    /// where there is none. Tokens behind its end may not.
+    /// where there is none. Tokens after its end may not.
     pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
     /// What is wanted of the shares of all that may be among the best.
     pub shares: Option<SharesOf<'a>>,
@@ -110,7 +110,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that
-    /// may be among them and are above minus infinity. None where a logit is NaN or plus infinity.
+    /// may be among them and are above minus infinity. `None` if a logit is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where that was wanted.
     pub total: Option<u64>,
@@ -175,7 +175,7 @@ impl ShortlistLimits {
         HEADER + self.listed + self.draws + mask
     }
 
-    /// The most words of a list.
+    /// The maximum number of words of a list.
     fn list_words(&self) -> usize {
         3 + self.listed + 2 * Shortlists::MAX_BEST as usize + 2 * self.draws
     }
@@ -202,14 +202,14 @@ pub struct Shortlists {
 }
 
 impl Shortlists {
-    /// The most of the best tokens of a row.
+    /// The maximum number of best tokens per row.
     pub const MAX_BEST: u32 = 256;
     /// The maximum number of tokens of a row that are given by themselves.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have so many bits in a selection.
+    /// The longest row: indices have this many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
 
-    /// The most draws of a row.
+    /// The maximum number of draws per row.
     pub const MAX_DRAWS: u32 = 64;
 
     /// Bytes on the device for lists of rows of `n_logits`, beside the kernels and what is shared.
@@ -350,7 +350,7 @@ impl Shortlists {
         4 * self.n_words as u64
     }
 
-    /// Records the making of the lists, behind which listed tokens have minus infinity in their rows;
+    /// Records the making of the lists, after which listed tokens have minus infinity in their rows;
     /// tells `each` of every kernel.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! Keys and values lie in a buffer each, `[page][kv_head][page_len][head_dim]`,
 //! with `head_dim` filled up with zeros to a multiple of four, or of 32 in blocks, whose
-//! scales are behind the levels of a position. Which page belongs to which sequence is
+//! scales are after the levels of a position. Which page belongs to which sequence is
 //! the host's to say, in the words of each step.
 
 use crate::Error;

@@ -462,15 +462,15 @@ mod tests {
             };
             assert_eq!(
                 error(BlockType::Q8_K, 256, &[]),
-                "the GPU kernels have no matrices of type Q8_K (wq)"
+                "the GPU kernels do not support matrices of type Q8_K (wq)"
             );
             assert_eq!(
                 error(BlockType::Q4_K, 32, &[]),
-                "the GPU kernels have no rows of 32 elements of Q4_K (wq)"
+                "the GPU kernels do not support rows of 32 elements of Q4_K (wq)"
             );
             assert_eq!(
                 error(BlockType::Q8_0, 32, &[0; 67]),
-                "the GPU refused the bytes of wq: 67 bytes are not 2 rows of 32 elements of Q8_0"
+                "the GPU rejected the bytes of wq: 67 bytes are not 2 rows of 32 elements of Q8_0"
             );
             let error = Matrix::with_piece_bytes(&gpu, "wq", BlockType::F32, 2, 32, 127);
             assert_eq!(

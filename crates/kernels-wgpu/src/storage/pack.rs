@@ -175,7 +175,7 @@ fn ternary_block(Levels { d, levels, .. }: &Levels) -> [u8; 66] {
     block
 }
 
-/// Moves the bytes `scale` of each block behind the rest of all blocks.
+/// Moves the bytes `scale` of each block after the rest of all blocks.
 fn split_row(block_bytes: usize, scale: Range<usize>, row: &[u8], out: &mut [u8]) {
     let (n_blocks, body_bytes) = (row.len() / block_bytes, block_bytes - scale.len());
     let (bodies, scales) = out.split_at_mut(n_blocks * body_bytes);

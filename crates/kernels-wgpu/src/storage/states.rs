@@ -1,6 +1,6 @@
 //! The recurrent states of a layer on the device, in slots of one size.
 //!
-//! A step reads the slot that a sequence goes on from and writes the states after some of its rows to
+//! A step reads the slot that a sequence continues from and writes the states after some of its rows to
 //! other slots; it changes none that it reads. Which slots these are is the host's to say, in the words
 //! of each step. How a state lies in its slot is the layer's kernel's own.
 

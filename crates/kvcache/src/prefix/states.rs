@@ -1,4 +1,4 @@
-//! The recurrent states that nodes of the tree hold: where prompts may go on from.
+//! The recurrent states that nodes of the tree hold: where prompts may continue from.
 
 use super::{HeldState, NodeId, Place, PrefixTree};
 use crate::pool::Pools;
@@ -65,7 +65,7 @@ impl PrefixTree {
         }
     }
 
-    /// Frees up to `n` recurrent states that nobody else holds, the least recently used first.
+    /// Frees up to `n` recurrent states that only the cache holds, the least recently used first.
     pub(crate) fn evict_states(&mut self, n: usize, pools: &mut Pools) {
         let idle = |&&(_, id): &&(u64, NodeId)| {
             self.state(id).is_some_and(|state| pools.states.is_idle(state))

@@ -282,7 +282,7 @@ fn permuted(low: u32, high: u32, selector: u32) -> u32 {
     })
 }
 
-/// `bfe.u32`: so many bits from bit `at` on.
+/// `bfe.u32`: `len` bits from bit `at` on.
 #[inline(always)]
 fn field(x: u32, at: u32, len: u32) -> u32 {
     let (at, len) = (at & 0xff, len & 0xff);

@@ -8,7 +8,7 @@ use super::operands::{Symbol, take};
 use super::types::{Opcode, Type};
 use super::{Decoded, Decoder, END, Scope, Unsupported};
 
-/// The device's function behind `assert`.
+/// The device function behind `assert`.
 const ASSERT: &str = "__assertfail";
 
 impl<'a> Decoder<'a> {

@@ -99,7 +99,7 @@ impl Decoder<'_> {
                 let narrow = number(to, mode, false, false)?;
                 each(d, a, None, move |x| {
                     let x = narrow(integer_odd(widen(x), to));
-                    // Only `.sat` to F32 is there to be met; one is the most that it leaves.
+                    // Only `.sat` to F32 occurs; its result is at most one.
                     if sat { u64::from(saturate(f32::from_bits(x as u32)).to_bits()) } else { x }
                 })
             }

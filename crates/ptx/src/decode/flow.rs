@@ -104,7 +104,7 @@ fn blocks(code: &[Instruction]) -> Vec<Block> {
     blocks
 }
 
-/// What is known to have a value behind an instruction.
+/// What is known to have a value after an instruction.
 fn define(known: &mut Set, instruction: &Instruction, flow: &Flow) {
     let guarded = instruction.guard.is_some();
     if instruction.moves {
@@ -207,7 +207,7 @@ fn alive(code: &[Instruction], flow: &[Flow], blocks: &[Block], n: usize) -> Vec
     alive
 }
 
-/// What is alive behind a block.
+/// What is alive after a block.
 fn leaving(alive: &[Set], block: &Block, n: usize) -> Set {
     let mut set = Set::new(n, false);
     for &next in &block.next {

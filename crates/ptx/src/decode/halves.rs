@@ -77,7 +77,7 @@ impl Decoder<'_> {
         let is_pair = matches!(ty, Type::F16x2 | Type::BF16x2);
         let is_f16 = matches!(ty, Type::F16 | Type::F16x2);
         let format = if is_f16 { F16 } else { BF16 };
-        // `ex2.approx.ftz.bf16` flushes by definition; its inputs that small give 1 all the same.
+        // `ex2.approx.ftz.bf16` flushes by definition; its inputs that small give 1 anyway.
         let ftz = ftz && is_f16;
         let shape = Shape { format, is_pair, ftz, sat, relu };
         if takes_nan && !matches!(base, "min" | "max") {

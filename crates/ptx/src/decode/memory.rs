@@ -43,7 +43,7 @@ const CACHES: [&str; 27] = [
     "L2::cache_hint_none",
 ];
 
-/// The address, its space, and what a predicate or policy behind it is.
+/// The address, its space, and what a predicate or policy after it is.
 const POLICY: &str = "L2::cache_hint";
 
 impl Decoder<'_> {

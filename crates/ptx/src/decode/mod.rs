@@ -138,7 +138,7 @@ struct Scope {
     jumps: Vec<(usize, usize, String, u32)>,
 }
 
-/// The label behind a function's body.
+/// The label after a function's body.
 const END: &str = "end of the function";
 
 struct Decoder<'a> {

@@ -27,7 +27,7 @@ pub(super) enum Symbol {
     Global(usize),
 }
 
-/// A name that is nobody's: what is written to it is dropped.
+/// A name without a register: what is written to it is dropped.
 const SINK: &str = "_";
 
 impl Decoder<'_> {

@@ -103,7 +103,7 @@ impl Decoder<'_> {
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for a product whose registers an instruction behind the last fence has written, or that has no
+/// [`Error::Unsupported`] for a product whose registers an instruction after the last fence has written, or that has no
 /// fence in front of it.
 pub(super) fn hold(code: &[Instruction], flow: &mut [Flow], names: &[String]) -> Result<(), Error> {
     let mut sums = Vec::new();

@@ -66,7 +66,7 @@ pub(crate) struct Warp {
     pub(super) alive: u32,
     /// Those of them that have not waited for the launch in front, where they have to.
     pub(super) early: u32,
-    /// The memory of the threads, one behind the other.
+    /// The memory of the threads, one after the other.
     pub(super) local: Vec<u8>,
     /// The copies that not all of their lanes have waited for, and each lane's current group.
     pub(super) copies: Vec<Pending>,

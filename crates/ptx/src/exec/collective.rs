@@ -207,7 +207,7 @@ impl Context<'_> {
         Ok(done)
     }
 
-    /// When no lane can go on: are there lanes at different places that wait for one another?
+    /// When no lane can go on: are lanes at different places waiting for one another?
     pub(super) fn complete_apart(&mut self, warp: &mut Warp) -> Result<bool, LaneFault> {
         let program = self.program;
         let of = |at: usize| match &program.code[at].op {

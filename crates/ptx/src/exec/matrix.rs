@@ -82,9 +82,9 @@ pub(crate) struct Product {
 
 /// Columns of B.
 const N: usize = 8;
-/// The most rows of A.
+/// The maximum number of rows of A.
 const MAX_M: usize = 16;
-/// The most columns of A.
+/// The maximum number of columns of A.
 const MAX_K: usize = 32;
 
 impl Context<'_> {

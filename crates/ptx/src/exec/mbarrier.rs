@@ -1,7 +1,7 @@
 //! Barriers in shared memory (`mbarrier`), and the bulk copies that complete on them.
 //!
 //! A barrier counts arrivals and bytes, and a phase ends when none of either is missing. Who arrives publishes what it knows
-//! of the others' clocks, and who has waited for the phase learns it, as at a barrier of the block. A bulk copy reads when it
+//! of the others' clocks, and a thread that has waited for the phase learns it, as at a barrier of the block. A bulk copy reads when it
 //! is issued and writes when somebody waits for its barrier, the latest moment that PTX allows; until then its bytes count as
 //! not written. A warp's arrival publishes all of its lanes, so a lane that arrives for others which it has not waited for is
 //! not found.
@@ -177,7 +177,7 @@ impl Context<'_> {
     ) -> Checked<u32> {
         let at = self.shared_addresses(warp, mbarrier.address, mbarrier.space);
         let makes = matches!(mbarrier.kind, MbarrierKind::Init(_) | MbarrierKind::Invalidate);
-        // Counting is no write: everything is ordered behind the making.
+        // Counting is no write: everything is ordered after the making.
         let how = Use { bytes: BYTES, writes: makes, reads: !makes, atomic: !makes };
         let mut done = active;
         for lane in lanes_of(active) {

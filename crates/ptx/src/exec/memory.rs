@@ -242,7 +242,7 @@ impl Memory {
         None
     }
 
-    /// Why an access to `address` is none of an allocation.
+    /// Why an access to `address` is outside every allocation.
     pub(super) fn fault(&self, lane: usize, what: &str, address: u64, bytes: usize) -> LaneFault {
         let is_freed = self.freed_at(address).is_some();
         let kind = if is_freed { FaultKind::Freed } else { FaultKind::OutOfBounds };
@@ -285,7 +285,7 @@ pub(crate) struct Shared {
     /// Which bytes were written.
     pub(super) written: Vec<bool>,
     pub(super) cells: Vec<Cell>,
-    /// Of each byte the warp behind whose ordinary store no fence in front of products has come yet, from 1; nothing where
+    /// Of each byte the warp after whose ordinary store no fence in front of products has come yet, from 1; nothing where
     /// there are no products that read shared memory.
     pub(super) unfenced: Vec<u8>,
 }

@@ -61,7 +61,7 @@ impl Program {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Constant {
     Value(u64),
-    /// So many bytes behind the start of a variable of the module, by its number.
+    /// So many bytes after the start of a variable of the module, by its number.
     Variable(usize, i64),
 }
 

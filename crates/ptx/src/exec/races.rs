@@ -2,7 +2,7 @@
 //!
 //! Every granule of memory remembers its last write and two readers, each as a stamp: block, thread
 //! and the clock of the thread's warp. A barrier tells each of its warps how far the clocks of the
-//! others are, so that an access is ordered behind another one if its warp knows of that one's
+//! others are, so that an access is ordered after another one if its warp knows of that one's
 //! clock (the vector clocks of FastTrack, Flanagan and Freund, 2009, with warps for threads). Threads of
 //! one warp are ordered by barriers too, not by running side by side. Threads of two blocks are
 //! ordered by nothing, unless both blocks have run a fence for the whole device.

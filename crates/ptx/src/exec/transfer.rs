@@ -29,7 +29,7 @@ fn word(bytes: &[u8]) -> u32 {
 /// How the lanes' places lie to one another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Lane by lane, one behind the other.
+    /// Lane by lane, one after the other.
     Block,
     /// All at one place.
     Same,

@@ -69,7 +69,7 @@ pub(super) struct Queued {
 const K: usize = 16;
 /// Rows of A of a warp.
 const M: usize = 16;
-/// The most columns of B.
+/// The maximum number of columns of B.
 const MAX_N: usize = 256;
 
 /// What a warp has begun.

@@ -36,7 +36,7 @@ impl Format {
         self.sign() - 1
     }
 
-    /// The bits of infinity, or of the NaN behind the largest number where there is none.
+    /// The bits of infinity, or of the NaN after the largest number where there is none.
     fn overflow(self) -> u32 {
         if self.finite_only {
             self.nan()

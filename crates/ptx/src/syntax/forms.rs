@@ -2,7 +2,7 @@
 //! from one statement of each form, before any function is taken apart.
 //!
 //! A form is an opcode with the kinds of its operands. Two statements of one form differ in the numbers
-//! behind the names of registers, in labels and in values that no decoder chooses by.
+//! after the names of registers, in labels and in values that no decoder chooses by.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};

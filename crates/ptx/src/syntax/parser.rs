@@ -7,10 +7,10 @@ use super::tree::{
 };
 use crate::Error;
 
-/// The most bytes that one variable may declare, a bound on what a broken size makes of memory.
+/// The maximum number of bytes that one variable may declare, a bound on what a broken size makes of memory.
 const MAX_BYTES: usize = 1 << 30;
 
-/// The most registers of one range.
+/// The maximum number of registers of one range.
 const MAX_REGISTERS: u32 = 1 << 20;
 
 /// Reads a module.
@@ -205,7 +205,7 @@ impl<'a> Parser<'a> {
         Ok(params)
     }
 
-    /// The rest of a declaration behind its space, up to the name and its size; the bytes of an
+    /// The rest of a declaration after its space, up to the name and its size; the bytes of an
     /// element beside it.
     fn variable(&mut self, space: &'static str) -> Result<(Variable, usize), Error> {
         let line = self.line();

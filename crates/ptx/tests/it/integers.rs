@@ -195,7 +195,7 @@ fn counts_of_bits() {
 
 #[test]
 fn fields_of_bits() {
-    // Positions and lengths from 0 to 95, so that fields end behind the number too.
+    // Positions and lengths from 0 to 95, so that fields end after the number too.
     let rows: Vec<_> =
         edges(4).into_iter().map(|v| vec![v[0], v[1], v[2] % 96, v[3] % 96]).collect();
     for (bits, f) in [(32u64, 'r'), (64, 'd')] {

@@ -230,7 +230,7 @@ fn fragments_to_and_from_shared_memory() {
         {
             let regs: Vec<String> = (0..n).map(|i| format!("%r{i}")).collect();
             let regs = regs.join(", ");
-            // 32 rows of 16 bytes are loaded, and stored as they come behind them.
+            // 32 rows of 16 bytes are loaded, and stored as they come after them.
             let ptx = format!(
                 ".version 9.0\n.target sm_90\n.visible .entry test(.param .u64 x)\n{{\n\
                  .reg .b32 %r<4>, %t, %s; .reg .b64 %x, %g; .shared .align 16 .b8 s[1024];\n\

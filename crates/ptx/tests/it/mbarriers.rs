@@ -30,7 +30,7 @@ const WAIT: &str = "AGAIN:\nmbarrier.try_wait.parity.shared.b64 %p1, [s], 0;\n@!
 
 #[test]
 fn threads_wait_for_the_phases_of_others() {
-    // The second warp writes, the first one reads behind the phase.
+    // The second warp writes, the first one reads after the phase.
     let code = made(
         32,
         &format!(
@@ -184,7 +184,7 @@ fn rules_that_are_broken_are_reported() {
             K::Race,
             "with nothing that orders the two",
         ),
-        // What was written before an arrival, read by who has not waited.
+        // What was written before an arrival, read by a thread that has not waited.
         (
             (
                 made(
@@ -197,7 +197,7 @@ fn rules_that_are_broken_are_reported() {
             K::Race,
             "with nothing that orders the two",
         ),
-        // Stages that are released before they are read, that are announced anew too early, that never are released.
+        // Stages that are released before they are read, that are announced for the next phase too early, that never are released.
         (
             (ring("", 64).replace("and.b32 %r7, %r1, 15;", &early), 64),
             K::Race,

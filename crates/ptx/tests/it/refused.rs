@@ -150,7 +150,7 @@ fn cut_and_changed_modules_do_not_panic() {
     }
 }
 
-/// A module of so many kernels, numbered, that it is taken apart kernel by kernel; `last` stands in the
+/// A module of so many numbered kernels that it is decoded kernel by kernel; `last` stands in the
 /// last of them. Each adds its number to a variable of the module.
 fn large(last: &str) -> String {
     let mut ptx = ".version 9.0\n.target sm_90\n.address_size 64\n".to_owned();

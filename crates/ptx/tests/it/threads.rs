@@ -117,7 +117,7 @@ fn branches_and_loops() {
                 bra DONE;\nC:\nmov.u32 %r0, 30;\nDONE:";
     let expected: Vec<u32> = x.iter().map(|n| [10, 20, 30, 10][(n & 3) as usize]).collect();
     assert_eq!(of_threads(code, &x), expected);
-    // Instructions behind predicates, and threads that exit early.
+    // Instructions after predicates, and threads that exit early.
     let code = "mov.u32 %r0, 5;\n@!%p1 exit;\n@%p1 add.u32 %r0, %r0, 1;";
     let expected: Vec<u32> = x.iter().map(|n| if n & 1 == 1 { 6 } else { *n }).collect();
     assert_eq!(of_threads(code, &x), expected);
@@ -125,7 +125,7 @@ fn branches_and_loops() {
 
 #[test]
 fn threads_of_a_warp_wait_for_one_another() {
-    // Lane 31 sets what the others poll; it stands behind them in the code.
+    // Lane 31 sets what the others poll; it stands after them in the code.
     let code = "st.shared.u32 [s], 0;\nbar.warp.sync -1;\nsetp.eq.u32 %p2, %r2, 31;\n@%p2 bra SET;\n\
                 POLL:\nld.volatile.shared.u32 %r0, [s];\nsetp.eq.u32 %p3, %r0, 0;\n@%p3 bra POLL;\n\
                 bra DONE;\nSET:\nmov.u32 %r0, 7;\nst.volatile.shared.u32 [s], 7;\nDONE:";

@@ -11,7 +11,7 @@ use crate::common::{Bench, Random};
 enum Layout {
     /// Without swizzling: from the first eight columns to the second ones, and from eight rows to the next.
     Plain { leading: usize, stride: usize },
-    /// Rows of so many bytes, in which the columns begin at this byte.
+    /// Rows of this many bytes, in which the columns begin at this byte.
     Swizzled { row_bytes: usize, start: usize },
 }
 use Layout::{Plain, Swizzled};
@@ -47,11 +47,11 @@ impl Layout {
     }
 }
 
-/// Where B begins in shared memory, behind A.
+/// Where B begins in shared memory, after A.
 const B_AT: usize = 8192;
 const SHARED: usize = B_AT + 32768;
 
-/// A kernel of 128 threads that brings `x` to shared memory, fragments of A and sums from `x` behind it, and stores the sums to
+/// A kernel of 128 threads that brings `x` to shared memory, fragments of A and sums from `x` after it, and stores the sums to
 /// `y`. `%da` and `%db` are descriptors; `body` multiplies.
 fn kernel(n: usize, body: &str) -> String {
     let sums = n / 2;
@@ -228,7 +228,7 @@ fn products_of_groups_that_are_waited_for_in_turn() {
         "wgmma.fence.sync.aligned;\n{one}\nwgmma.commit_group.sync.aligned;\n{one}\n\
          wgmma.commit_group.sync.aligned;\n{one}\nwgmma.commit_group.sync.aligned;"
     );
-    // Behind each wait the sums of so many are there, and what is stored then shows no more.
+    // After each wait the sums of that many groups are complete, and what is stored then shows no more.
     for left in 0..=3 {
         let case = Case { times: 3 - left, ..CASE };
         let stores: String =

@@ -1,5 +1,5 @@
-//! baichuan: Baichuan 7B and 13B. The llama shape with one stacked matrix for Q, K and V. The larger models have ALiBi
-//! in place of rotary embeddings.
+//! baichuan: Baichuan 7B and 13B. The llama shape with one stacked matrix for Q, K and V. The larger models have
+//! ALiBi instead of rotary embeddings.
 //!
 //! Yang et al., 2023 (arXiv:2309.10305). GGUF files store Q, K and V apart, the rows of Q and K permuted as
 //! llama's are, also where nothing rotates them.
@@ -22,7 +22,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward: llama::forward,
 };
 
-/// The layers of models with 13B parameters. No setting tells that they have ALiBi.
+/// The layers of models with 13B parameters. No setting says that they have ALiBi.
 const LAYERS_13B: usize = 40;
 
 /// The vocabulary of the second generation, whose head's rows are normalized while it runs.

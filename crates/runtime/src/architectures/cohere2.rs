@@ -1,5 +1,5 @@
-//! cohere2: Command R7B, Command A and Aya Vision's successor. Command-R with a window on three of four
-//! layers, which alone rotate queries and keys.
+//! cohere2: Command R7B, Command A and Aya Vision's successor. Command-R with a sliding window on three
+//! of four layers; only these rotate queries and keys.
 //!
 //! Cohere, 2025 (Command A, arXiv:2504.00698).
 

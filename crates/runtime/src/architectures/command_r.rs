@@ -1,5 +1,5 @@
-//! command-r: Command-R, Command-R+ and Aya. Attention beside the feed-forward network, both over one
-//! LayerNorm without bias, and logits with a factor.
+//! command-r: Command-R, Command-R+ and Aya. Parallel attention and feed-forward network, both after
+//! one LayerNorm without bias, and a factor on the logits.
 //!
 //! Cohere, 2024 (Command R). Rotated columns are neighbours in files of both formats.
 

@@ -37,7 +37,7 @@ pub struct Config {
     pub gate_limit: Option<f32>,
     /// Soft cap on attention scores.
     pub attn_softcap: Option<f32>,
-    /// Whether heads are told distances by ALiBi, with the slopes of the paper (arXiv:2108.12409).
+    /// Whether scores have ALiBi, with the slopes of the paper (arXiv:2108.12409).
     pub alibi: bool,
     /// How far rows see behind themselves.
     pub reach: Reach,
@@ -65,7 +65,7 @@ pub struct Config {
     pub ffn_bias: Bias,
     /// Whether the head is the embedding, when the file says.
     pub tied_head: Option<bool>,
-    /// Layers that the file has behind those of [`Self::layers`], which predict further tokens.
+    /// Layers that the file has after those of [`Self::layers`], which predict further tokens.
     pub n_predictors: usize,
     /// Columns of the embedding that every token has for each layer, in models with such; else 0.
     pub per_layer_dim: usize,
@@ -506,7 +506,7 @@ pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
     }
 }
 
-/// What `layer_types` of config.json says of each of `n_layers` layers, if it is there.
+/// What `layer_types` of config.json says of each of `n_layers` layers, if it is present.
 ///
 /// # Errors
 /// If it does not fit the layers, or names a type that `read` has no word for.

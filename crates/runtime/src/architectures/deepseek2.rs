@@ -1,11 +1,11 @@
-//! deepseek2: DeepSeek V2 and V3 and others of their shape. Keys and values of all heads are made of one latent
-//! vector, and most layers have experts.
+//! deepseek2: DeepSeek V2 and V3 and others of their shape. Keys and values of all heads come from one latent
+//! vector (MLA), and most layers have experts.
 //!
 //! DeepSeek-AI, 2024 (DeepSeek-V2, arXiv:2405.04434; DeepSeek-V3, arXiv:2412.19437). Kimi K2 and GLM 4.7 Flash have
 //! the same graph, and so has DeepSeek V3.2 in contexts from which its indexer chooses all positions; longer ones are
 //! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
 //! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
-//! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns behind the
+//! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns after the
 //! vector are left out of what comes of them. The layer that predicts a second token looks as the others with experts;
 //! files in GGUF do not have it.
 
@@ -155,7 +155,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let experts = experts_from_hf(s, family)?;
     let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
     let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
-    // Behind the others, layers that predict have experts.
+    // After the others, layers that predict have experts.
     let is_sparse = |l: usize| is_sparse.get(l).is_none_or(|&is_sparse| is_sparse);
     let config = config.with_predictors(n_predictors);
     config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse(l))).checked_hf(s)
@@ -217,7 +217,7 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
         "greedy" => None,
         "group_limited_greedy" => groups.map(by_best),
         method => {
-            return Err(s.unsupported(format!("a choice of experts by `{method}` (`topk_method`)")));
+            return Err(s.unsupported(format!("expert selection by `{method}` (`topk_method`)")));
         }
     };
     Ok(Some(Experts { groups, ..of_both(false) }))
@@ -340,8 +340,8 @@ fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let max_dense = m.config.latent.and_then(|latent| latent.max_dense);
     if let Some(max_dense) = max_dense.filter(|&most| m.context() > most) {
         return Err(m.weights.unsupported(format!(
-            "the indexer of sparse attention, in contexts of more than the {max_dense} positions that it \
-             chooses (`index_topk`),"
+            "the sparse-attention indexer, in contexts longer than the {max_dense} positions that \
+             it selects (`index_topk`),"
         )));
     }
     if max_dense.is_some() {

@@ -1,4 +1,4 @@
-//! ernie4_5: the dense models of ERNIE 4.5. The llama shape whose rotated columns are neighbours in files of
+//! ernie4_5: the dense models of ERNIE 4.5. The llama shape with interleaved rotary embeddings in files of
 //! both formats.
 //!
 //! Baidu ERNIE team, 2025 (ERNIE 4.5).

@@ -1,5 +1,5 @@
-//! ernie4_5-moe: ERNIE 4.5 with experts behind its first layers, which a bias helps to choose, and one that all rows
-//! share. Rotated columns are neighbours in files of both formats.
+//! ernie4_5-moe: ERNIE 4.5 with experts after its first layers, selected with a bias, and one shared expert.
+//! Interleaved rotary embeddings in files of both formats.
 //!
 //! Baidu ERNIE team, 2025 (ERNIE 4.5). Layers that predict further tokens are left out.
 
@@ -44,7 +44,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let rope = HfRopeKeys { theta: ("rope_theta", 500_000.0), ..HfRopeKeys::COMMON };
     let bias = hf_bias(s, "use_bias")?;
     if bias == Bias::IfPresent {
-        return Err(s.unsupported("biases beside experts (`use_bias`)"));
+        return Err(s.unsupported("biases in a model with experts (`use_bias`)"));
     }
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let config = Config { attn_bias: bias, ffn_bias: bias, ..config };

@@ -1,5 +1,5 @@
 //! exaone4: EXAONE 4. OLMo 2's norms after attention and feed-forward network, with norms on every head of
-//! Q and K. Where layers have windows, those without one do not rotate queries and keys.
+//! Q and K. In models with sliding windows, the layers without one do not rotate queries and keys.
 //!
 //! LG AI Research, 2025 (EXAONE 4.0, arXiv:2507.11407).
 

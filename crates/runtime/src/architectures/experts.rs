@@ -98,7 +98,7 @@ pub(super) fn gguf_counts(s: GgufSettings<'_>) -> Result<Option<(usize, usize)>,
 /// How scores become factors in GGUF files, `default` where the file does not say.
 ///
 /// # Errors
-/// If it is none of the ways that are built.
+/// If it is not one of the supported ways.
 pub(super) fn gguf_scoring(s: GgufSettings<'_>, default: Scoring) -> Result<Scoring, Error> {
     Ok(match s.opt_usize("expert_gating_func")? {
         None | Some(0) => default,
@@ -109,8 +109,8 @@ pub(super) fn gguf_scoring(s: GgufSettings<'_>, default: Scoring) -> Result<Scor
     })
 }
 
-/// The columns inside the expert that all rows share, in GGUF files: as the file says, or of so many
-/// experts with `hidden_dim` columns each as it counts; `None` where there is no such expert.
+/// The columns inside the expert that all rows share, in GGUF files: as the file says, or of as many
+/// experts with `hidden_dim` columns each as it counts; `None` if there is no such expert.
 ///
 /// # Errors
 /// If the settings are no whole numbers.
@@ -124,7 +124,7 @@ pub(super) fn gguf_shared_dim(
     Ok(dim.or(of_count).filter(|_| n_shared != Some(0)))
 }
 
-/// Experts, and one that all rows share behind a gate, as Qwen's config.json has them.
+/// Experts, and one that all rows share, with a gate, as Qwen's config.json has them.
 ///
 /// # Errors
 /// If a setting is missing or cannot be right.

@@ -1,5 +1,5 @@
-//! falcon: Falcon 7B, 40B, 180B and Falcon 2. LayerNorm and a plain feed-forward network beside attention, with few
-//! heads of keys and values.
+//! falcon: Falcon 7B, 40B, 180B and Falcon 2. LayerNorm, a plain feed-forward network parallel to attention, and
+//! few key-value heads.
 //!
 //! Almazrouei et al., 2023 (arXiv:2311.16867). Safetensors files store the queries of each head of keys
 //! before it and its values; of the larger models, attention and feed-forward network have norms of their own.

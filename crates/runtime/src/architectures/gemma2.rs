@@ -1,5 +1,5 @@
-//! gemma2: Gemma with norms after attention and feed-forward too, soft caps, and
-//! a window on every other layer.
+//! gemma2: Gemma with norms also after attention and feed-forward network, soft caps, and a sliding
+//! window on every other layer.
 //!
 //! Gemma Team, 2024 (Gemma 2).
 

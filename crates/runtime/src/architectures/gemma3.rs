@@ -1,5 +1,5 @@
-//! gemma3: Gemma 2 with a norm on every head of Q and K instead of the soft cap
-//! on scores, and a rotary base of its own for the layers with a window.
+//! gemma3: Gemma 2 with a norm on every head of Q and K instead of the soft cap on scores, and a
+//! separate rotary base for the layers with a window.
 //!
 //! Gemma Team, 2025 (Gemma 3). The text model, and what it does with the rows of an image: they see each
 //! other in both directions, in layers with a window too, where a row still sees no further back than the

@@ -1,6 +1,6 @@
-//! gemma3n: several streams of hidden states of which layers work on one and predict and correct the others
-//! (AltUp), a low-rank residual beside attention (LAuReL), embeddings of tokens for each layer, gates that keep
-//! their largest values, and last layers that attend to the keys and values of earlier ones.
+//! gemma3n: several streams of hidden states, of which layers process one and predict and correct the others
+//! (AltUp), a low-rank residual parallel to attention (LAuReL), per-layer token embeddings, gates that keep
+//! only their largest values, and last layers that attend to the keys and values of earlier ones.
 //!
 //! Gemma Team, 2025 (Gemma 3n); Baykal et al., 2023 (AltUp, arXiv:2301.13310); Menghani et al., 2024 (LAuReL,
 //! arXiv:2411.07501). Every row has its own factors by which streams are summed up. They are made as those of
@@ -403,7 +403,7 @@ fn modalities(m: &mut Build<'_>, x: ValueId, l: usize) -> Result<ValueId, Error>
     Ok(m.graph.act(scores, Activation::Tanh))
 }
 
-/// What the streams should be behind layer `l`, side by side and each: each is the sum of all by factors of its
+/// What the streams should be after layer `l`, side by side and each: each is the sum of all by factors of its
 /// own, and of itself.
 fn predict(
     m: &mut Build<'_>,
@@ -437,7 +437,7 @@ fn predict(
     Ok((m.graph.concat(&predicted), predicted))
 }
 
-/// The streams behind layer `l`, which made `x` of the one that it works on: to each is added a part of what
+/// The streams after layer `l`, which made `x` of the one that it works on: to each is added a part of what
 /// that differs from its prediction by.
 fn correct(
     m: &mut Build<'_>,
@@ -485,7 +485,7 @@ fn laurel(m: &mut Build<'_>, h: ValueId, l: usize, rank: usize) -> Result<ValueI
     Ok(m.graph.add(h, out))
 }
 
-/// The gated network; where the layer has a cutoff, gates are what of them lies above their mean by so many
+/// The gated network; where the layer has a cutoff, gates are what of them lies above their mean by that many
 /// deviations.
 fn feed_forward(m: &mut Build<'_>, h: ValueId, l: usize) -> Result<ValueId, Error> {
     let layer = m.config.layers[l];

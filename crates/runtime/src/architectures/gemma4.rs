@@ -1,5 +1,5 @@
-//! gemma4: Gemma 3 with scores that are not scaled, norms on the heads of values too, larger heads in the
-//! layers that see everything, and embeddings of tokens for each layer.
+//! gemma4: Gemma 3 with unscaled scores, norms also on the heads of values, larger heads in the global
+//! layers, and per-layer token embeddings.
 //!
 //! Google DeepMind, 2026 (Gemma 4). In the layers that see everything a quarter of each head's pairs turn. The last
 //! layers may attend to the keys and values of earlier ones. Models with experts have them beside the gated network, each

@@ -1,4 +1,4 @@
-//! glm4: GLM-4-0414 and GLM-Z1. GLM-4 with norms after attention and feed-forward network too.
+//! glm4: GLM-4-0414 and GLM-Z1. GLM-4 with norms also after attention and feed-forward network.
 //!
 //! GLM team, 2025 (GLM-4-0414). Rotated columns are neighbours in files of both formats.
 
@@ -25,10 +25,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
-        return Err(s.unsupported("layers that predict further tokens (`nextn_predict_layers`)"));
+        return Err(s.unsupported("multi-token prediction layers (`nextn_predict_layers`)"));
     }
     if s.opt_usizes("rope.dimension_sections")?.is_some_and(|sizes| sizes.iter().any(|&n| n > 0)) {
-        return Err(s.unsupported("rotary embeddings in sections (`rope.dimension_sections`)"));
+        return Err(s.unsupported("M-RoPE (`rope.dimension_sections`)"));
     }
     glm::config_from_gguf(s)
 }

@@ -1,5 +1,5 @@
-//! glm4moe: GLM 4.5 to 4.7. The first layers are dense, the others have experts that sigmoids and a bias choose, and
-//! one that all rows share. Half of a head is rotated.
+//! glm4moe: GLM 4.5 to 4.7. The first layers are dense, the others have experts, selected by sigmoid scores with a
+//! bias, and one shared expert. Half of each head is rotated.
 //!
 //! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token looks as the others.
 
@@ -75,7 +75,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     let mut config = Config::from_gguf(s, NormKind::Rms)?.without_gguf_predictors(s)?;
     config.qk_norm = s.gguf().tensor_info("blk.0.attn_q_norm.weight").is_some();
     if s.gguf().metadata().get("glm4moe.rope.dimension_sections").is_some() {
-        return Err(s.unsupported("positions of three components (`rope.dimension_sections`)"));
+        return Err(s.unsupported("M-RoPE (`rope.dimension_sections`)"));
     }
     let Some(counts) = gguf_counts(s)? else {
         return Err(s.wrong("expert_count", "a number of experts", "nothing"));

@@ -1,5 +1,5 @@
-//! gptj: GPT-J. One LayerNorm before attention and the feed-forward network beside it, a rotary embedding on
-//! the first columns of each head, and a head with a bias.
+//! gptj: GPT-J. One LayerNorm before parallel attention and feed-forward network, a rotary embedding on the
+//! first columns of each head, and a head with a bias.
 //!
 //! Wang and Komatsuzaki, 2021 (GPT-J-6B). Rotated columns are neighbours. No converter writes GGUF files of
 //! it.

@@ -1,5 +1,5 @@
 //! gptneox: GPT-NeoX, Pythia and Dolly. LayerNorm, biases everywhere, a rotary embedding on part of each
-//! head, and the feed-forward network beside attention, with a norm of its own.
+//! head, and a feed-forward network parallel to attention, with its own norm.
 //!
 //! Black et al., 2022 (arXiv:2204.06745). Safetensors files store Q, K and V of each head together.
 

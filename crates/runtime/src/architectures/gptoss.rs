@@ -1,5 +1,5 @@
-//! gpt-oss: experts with biases behind a clamped gate in every layer, windows in every other one, and attention
-//! with sinks.
+//! gpt-oss: experts with biases and a clamped gate in every layer, sliding windows in every other one, and
+//! attention sinks.
 //!
 //! OpenAI, 2025 (arXiv:2508.10925). Safetensors files have experts as MXFP4 beside scales, or transposed.
 
@@ -86,7 +86,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         );
     }
     if s.opt_uniform("attention.sliding_window_pattern")?.is_some_and(|n| n != PATTERN) {
-        return Err(s.unsupported("windows in other layers than every second"));
+        return Err(s.unsupported("sliding windows in layers other than every second"));
     }
     let window = window_or_none(s.opt_usize("attention.sliding_window")?);
     let config = config.with_windows(|l| window.filter(|_| slides(l)));
@@ -165,7 +165,7 @@ fn ffn(m: &mut Build<'_>, x: ValueId, l: usize) -> Result<ValueId, Error> {
     let routes = m.graph.route(scores, route);
     let [gate, up] = m.weights.turned_gate_up_experts(l, n_experts, hidden_dim, c.dim)?;
     let down = m.weights.turned_experts((l, "experts.w_down"), n_experts, c.dim, hidden_dim)?;
-    // The 1 that is added behind the limit is part of the bias, and of the limit.
+    // The 1 that is added after the limit is part of the bias, and of the limit.
     let [gate_bias, up_bias] =
         m.weights.gate_up_expert_biases(l, n_experts, hidden_dim, [0.0, 1.0])?;
     let down_bias = m.weights.expert_biases((l, "experts.w_down"), n_experts, c.dim)?;

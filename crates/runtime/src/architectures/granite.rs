@@ -1,5 +1,5 @@
-//! granite: Granite 3. The llama shape with factors on embedding, attention scores, what layers add, and
-//! logits.
+//! granite: Granite 3. The llama shape with factors on embedding, attention scores, residual additions
+//! and logits.
 //!
 //! IBM, 2024 (Granite 3.0). GGUF files store Q and K with their rows permuted, as llama's do.
 

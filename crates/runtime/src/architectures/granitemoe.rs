@@ -1,5 +1,5 @@
-//! granitemoe: Granite 3 with experts in every layer, and in some models one that all rows share. The llama shape with
-//! factors on embedding, attention scores, what layers add, and logits.
+//! granitemoe: Granite 3 with experts in every layer, and in some models a shared expert. The llama shape with
+//! factors on embedding, attention scores, residual additions and logits.
 //!
 //! IBM, 2024 (Granite 3.0). GGUF files store Q and K with their rows permuted, as llama's do.
 

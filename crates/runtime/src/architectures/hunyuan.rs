@@ -35,7 +35,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         return Err(s.unsupported("experts in a dense model of Hunyuan (`num_experts`)"));
     }
     if s.bool_or("use_cla", false)? {
-        return Err(s.unsupported("layers that share keys and values (`use_cla`)"));
+        return Err(s.unsupported("cross-layer attention (`use_cla`)"));
     }
     let rope = HfRopeKeys { ntk_alpha: true, ..HfRopeKeys::COMMON };
     let attn_bias = hf_bias(s, "attention_bias")?;

@@ -1,5 +1,5 @@
-//! hunyuan-moe: Hunyuan with experts in every layer, one of which all rows share. The llama shape with norms on every
-//! head of Q and K after their rotation.
+//! hunyuan-moe: Hunyuan with experts in every layer, one of them shared. The llama shape with norms on every head of
+//! Q and K after their rotation.
 //!
 //! Tencent Hunyuan team, 2025 (Hunyuan-A13B).
 
@@ -49,7 +49,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("moe_topk", json!(1)),
     ]);
     if s.bool_or("use_cla", false)? {
-        return Err(s.unsupported("layers that share keys and values (`use_cla`)"));
+        return Err(s.unsupported("cross-layer attention (`use_cla`)"));
     }
     let mut config = Config::from_hf(s, &HfKeys::COMMON)?;
     config.attn_bias = hf_bias(s, "attention_bias")?;

@@ -1,5 +1,5 @@
-//! internlm2: InternLM 2 and 2.5. The llama shape under names of its own, with one stacked matrix in which
-//! the queries of each head of keys stand before it and its values.
+//! internlm2: InternLM 2 and 2.5. The llama shape with different tensor names and one stacked matrix, in
+//! which the query heads of each key-value head precede its key and value.
 //!
 //! Cai et al., 2024 (arXiv:2403.17297). GGUF files store Q, K and V apart, the rows of Q and K permuted as
 //! llama's are.

@@ -1,7 +1,7 @@
-//! lfm2: most layers are gated convolutions over three positions, the others attend with norms on the
-//! heads of Q and K.
+//! lfm2: most layers are gated convolutions over three positions, the others are attention with norms
+//! on the heads of Q and K.
 //!
-//! Liquid AI, 2025 (LFM2). An operator is normalized before, and so is the llama feed-forward behind it.
+//! Liquid AI, 2025 (LFM2). An operator is normalized before, and so is the llama feed-forward after it.
 
 use super::llama::{Shape, attention, decoder_of};
 use super::{Architecture, Build};

@@ -1,4 +1,4 @@
-//! lfm2moe: lfm2 with experts behind its first layers, which sigmoids and a bias choose.
+//! lfm2moe: lfm2 with experts after its first layers, selected by sigmoid scores with a bias.
 //!
 //! Liquid AI, 2025 (LFM2-8B-A1B).
 

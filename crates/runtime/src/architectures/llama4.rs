@@ -1,7 +1,7 @@
 //! llama4: the text models of Llama 4 Scout and Maverick. Three of four layers rotate queries and keys, normalize
-//! them after it, and attend within chunks of 8192 positions; the others do neither, and their queries grow with
-//! their position. A row has one expert beside the one that all share, and the expert's input is multiplied by
-//! its factor.
+//! them afterwards, and attend within chunks of 8192 positions; the others do neither, and their queries are
+//! scaled with their position. A row has one expert in addition to the shared one, and the expert's input is
+//! multiplied by its weight.
 //!
 //! Meta, 2025.
 
@@ -99,7 +99,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 
     let counts = hf_counts(s)?;
     if counts.1 != 1 {
-        return Err(s.unsupported("more than one expert of a row (`num_experts_per_tok`)"));
+        return Err(s.unsupported("more than one expert per token (`num_experts_per_tok`)"));
     }
     let step = s.opt_usize("interleave_moe_layer_step")?.unwrap_or(1);
     if step == 0 {
@@ -129,7 +129,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         return Err(s.wrong("expert_count", "a number of experts", "nothing"));
     };
     if counts.1 != 1 {
-        return Err(s.unsupported("more than one expert of a row (`expert_used_count`)"));
+        return Err(s.unsupported("more than one expert per token (`expert_used_count`)"));
     }
     let step = s.usize("interleave_moe_layer_step")?;
     let is_sparse = |l: usize| step > 0 && (l + 1).is_multiple_of(step);

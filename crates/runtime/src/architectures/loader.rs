@@ -82,7 +82,7 @@ pub struct WeightLoader<'a> {
     transposed: bool,
     /// The orders of columns, each once.
     orders: HashMap<Vec<u32>, WeightId>,
-    /// The layers behind the model's own, whose tensors are not asked for.
+    /// The layers after the model's own, whose tensors are not asked for.
     beyond: Range<usize>,
     /// A layer whose tensors have names of their own, and what these begin with.
     renamed: Option<(usize, &'static str)>,
@@ -234,7 +234,7 @@ impl<'a> WeightLoader<'a> {
             None if !tensor.ty.is_known() => {
                 Err(self.type_error(tensor, "is a block type that is not supported"))
             }
-            None => Err(self.type_error(tensor, "is no type of weights that can be multiplied")),
+            None => Err(self.type_error(tensor, "is not a weight type that can be multiplied")),
         }
     }
 

@@ -1,5 +1,6 @@
-//! minicpm: MiniCPM 1 and 4. The llama shape with a factor on the embedding, one on what layers add that goes
-//! by their number, and logits that are divided by how much wider the model is than its smallest sibling.
+//! minicpm: MiniCPM 1 and 4. The llama shape with a factor on the embedding, one on residual additions that
+//! depends on the number of layers, and logits divided by the ratio of the model's width to its smallest
+//! sibling's.
 //!
 //! Hu et al., 2024 (arXiv:2404.06395). GGUF files store Q and K with their rows permuted, as llama's do.
 
@@ -33,7 +34,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         return Err(s.unsupported("experts in MiniCPM"));
     }
     if s.has("sparse_config") {
-        return Err(s.unsupported("attention to chosen blocks of keys (`sparse_config`)"));
+        return Err(s.unsupported("block-sparse attention (`sparse_config`)"));
     }
     let attn_bias = hf_bias(s, "attention_bias")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?;

@@ -1,5 +1,5 @@
-//! minimax-m2: MiniMax M2. Experts in every layer that sigmoids and a bias choose, one norm each over all heads of Q
-//! and of K, and a rotation of a part of each head.
+//! minimax-m2: MiniMax M2. Experts in every layer, selected by sigmoid scores with a bias, one norm each over all
+//! heads of Q and of K, and rotation of part of each head.
 //!
 //! MiniMax, 2025 (MiniMax-M2).
 

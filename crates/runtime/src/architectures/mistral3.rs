@@ -1,5 +1,5 @@
-//! mistral3: Mistral Small 3.1 and Ministral 3. The llama shape; Ministral has YaRN, and queries that grow with
-//! the logarithm of how often their position has passed the context of the training.
+//! mistral3: Mistral Small 3.1 and Ministral 3. The llama shape; Ministral has YaRN, and queries scaled with
+//! the logarithm of how often their position exceeds the training context.
 //!
 //! Mistral AI, 2025 (Ministral 3). GGUF files store Q and K with their rows permuted, as llama's do.
 
@@ -54,7 +54,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         }
         None => None,
     };
-    let no_yarn = || s.unsupported("growth of queries without YaRN (`llama_4_scaling_beta`)");
+    let no_yarn = || s.unsupported("query scaling without YaRN (`llama_4_scaling_beta`)");
     with_growth(config, growth, no_yarn)
 }
 
@@ -70,11 +70,7 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         *attention_factor /= yarn_attention_factor(*factor, mscale);
     }
     let growth = s.opt_f32("attention.temperature_scale")?;
-    let no_yarn = || {
-        s.unsupported(
-            "growth of queries (`attention.temperature_scale`) without YaRN (`rope.scaling.type`)",
-        )
-    };
+    let no_yarn = || s.unsupported("query scaling without YaRN (`attention.temperature_scale`)");
     with_growth(config, growth, no_yarn)
 }
 

@@ -192,7 +192,7 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
             let settings = GgufSettings::noting(gguf, &asked);
             let config = (architecture.config_from_gguf)(settings)?;
             if !settings.bool_or("attention.causal", true)? {
-                return Err(settings.unsupported("attention in both directions"));
+                return Err(settings.unsupported("bidirectional attention"));
             }
             settings.check_unread(&asked)?;
             config
@@ -227,7 +227,7 @@ fn check_causal(settings: &HfSettings) -> Result<(), Error> {
         return Err(settings.unsupported("`use_bidirectional_attention`"));
     }
     if !settings.bool_or("is_causal", true)? {
-        return Err(settings.unsupported("attention in both directions (`is_causal`)"));
+        return Err(settings.unsupported("bidirectional attention (`is_causal`)"));
     }
     Ok(())
 }

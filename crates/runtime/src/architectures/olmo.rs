@@ -1,5 +1,5 @@
-//! olmo: OLMo, the first generation. The llama shape with LayerNorm that has
-//! neither weight nor bias, and with queries, keys and values held within a limit.
+//! olmo: OLMo, the first generation. The llama shape with LayerNorm without weight or bias, and
+//! clamped queries, keys and values.
 //!
 //! Groeneveld et al., 2024 (arXiv:2402.00838). GGUF files store Q and K with their
 //! rows permuted, as llama's do.

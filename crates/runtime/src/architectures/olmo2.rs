@@ -1,6 +1,6 @@
-//! olmo2: OLMo 2 and 3. The llama shape with its norms after attention and feed-forward
-//! instead of before, and one norm each over all heads of Q and of K. OLMo 3 has a window on three of four
-//! layers, whose angles are never scaled.
+//! olmo2: OLMo 2 and 3. The llama shape with its norms after attention and feed-forward network instead of
+//! before, and one norm each over all heads of Q and of K. OLMo 3 has a sliding window on three of four
+//! layers, whose rotary embeddings are never scaled.
 //!
 //! OLMo Team, 2024 ("2 OLMo 2 Furious"); Team Olmo, 2025 (Olmo 3). GGUF files of both call themselves olmo2.
 

@@ -1,5 +1,5 @@
-//! olmoe: OLMoE. Experts in every layer, one norm each over all heads of Q and of K, and queries, keys and values
-//! held within a limit where a file has one.
+//! olmoe: OLMoE. Experts in every layer, one norm each over all heads of Q and of K, and clamped queries, keys
+//! and values in some files.
 //!
 //! Muennighoff et al., 2024 (arXiv:2409.02060).
 

@@ -17,7 +17,7 @@ impl ModelOutput {
     pub(crate) fn require(self, wanted: Self) -> Result<(), Error> {
         let text = match (self, wanted) {
             (Self::Logits, Self::Embeddings) => {
-                "the model was loaded for text and gives no embeddings"
+                "the model was loaded for text generation and computes no embeddings"
             }
             (Self::Embeddings, Self::Logits) => {
                 "the model was loaded for embeddings and generates no text"

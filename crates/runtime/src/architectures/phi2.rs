@@ -1,5 +1,5 @@
-//! phi2: Phi 1, 1.5 and 2. LayerNorm, biases everywhere, a rotary embedding on
-//! part of each head, and attention beside the feed-forward network.
+//! phi2: Phi 1, 1.5 and 2. LayerNorm, biases everywhere, a rotary embedding on part of each head,
+//! and parallel attention and feed-forward network.
 //!
 //! Li et al., 2023 ("Textbooks Are All You Need II").
 

@@ -1,4 +1,4 @@
-//! phimoe: Phi 3.5 MoE. Two experts of a row, which it chooses by turns, LayerNorm, and biases of attention and head.
+//! phimoe: Phi 3.5 MoE. Two experts per row, selected one after another, LayerNorm, and biases of attention and head.
 //!
 //! Abdin et al., 2024 (Phi-3 technical report); routing: Liu et al., 2024 (arXiv:2409.12136). GGUF files are run as the
 //! model was trained: neither norms nor routing are those of an approximation.
@@ -60,7 +60,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let jitter = s.opt_f32("router_jitter_noise")?.unwrap_or(JITTER);
     let counts = hf_counts(s)?;
     if counts.0 == 0 || counts.1 != 2 {
-        return Err(s.unsupported("other than two experts of a row"));
+        return Err(s.unsupported("other than two experts per token"));
     }
     let config = Config { attn_bias, ..config }.with_windows(|_| window);
     with_experts(config, counts, jitter).checked_hf(s)

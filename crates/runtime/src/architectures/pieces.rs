@@ -264,7 +264,7 @@ impl<'a> Build<'a> {
     }
 
     /// The slopes of ALiBi in layer `l`, if the model has such: `2^(-8 i / n)` of head `i`, counted from 1, for `n`
-    /// heads. Where `n` is no power of two, those of the next lower power come first, and then every other one of
+    /// heads. Where `n` is not a power of two, those of the next lower power come first, and then every other one of
     /// twice that power.
     pub(crate) fn alibi(&mut self, l: usize) -> Option<WeightId> {
         if !self.config.alibi {

@@ -28,7 +28,7 @@ impl Build<'_> {
         self.with_predictor.is_some() && self.weights.has((l, "nextn.join"))
     }
 
-    /// Records the layer of a decoder behind whose last layer are `rows`, and `outputs` of them selected. Its weights are
+    /// Records the layer of a decoder after whose last layer are `rows`, and `outputs` of them selected. Its weights are
     /// those of one more layer, of which `attend` records the attention; the feed-forward network has biases as
     /// `ffn_bias` says.
     ///

@@ -1,4 +1,4 @@
-//! qwen2moe: qwen2 with experts, one of which all rows share. Qwen 1.5 MoE and Qwen 2 57B-A14B.
+//! qwen2moe: qwen2 with experts, one of them shared. Qwen 1.5 MoE and Qwen 2 57B-A14B.
 //!
 //! Yang et al., 2024 (Qwen2 technical report).
 

@@ -1,5 +1,5 @@
-//! qwen2vl: the text model of Qwen2-VL and Qwen2.5-VL. Qwen 2 whose angles are made of positions with three
-//! components, a run of pairs for each.
+//! qwen2vl: the text model of Qwen2-VL and Qwen2.5-VL. Qwen 2 with multimodal rotary embeddings (M-RoPE):
+//! positions have three components, each for a section of pairs.
 //!
 //! Wang et al., 2024 (Qwen2-VL, arXiv:2409.12191). The vision tower is not built.
 

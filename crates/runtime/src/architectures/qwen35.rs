@@ -1,5 +1,6 @@
-//! qwen35: three of four layers are linear attention by the gated delta rule behind a short convolution;
-//! the others attend with norms on the heads of Q and K, rotate part of each head, and gate their output.
+//! qwen35: three of four layers are linear attention (gated delta rule) after a short convolution; the
+//! others are attention with norms on the heads of Q and K, rotation of part of each head, and a gate on
+//! the output.
 //!
 //! Qwen team, 2026 (Qwen3.5); Yang et al., 2024 (Gated Delta Networks, arXiv:2412.06464). GGUF files have
 //! the value heads of one key head apart, transformers' as neighbours.

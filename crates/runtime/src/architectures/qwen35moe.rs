@@ -1,4 +1,4 @@
-//! qwen35moe: qwen35 with experts in every layer, one of which all rows share.
+//! qwen35moe: qwen35 with experts in every layer, one of them shared.
 //!
 //! Qwen team, 2026 (Qwen3.5). The factors of a row's experts are normalized.
 

@@ -1,4 +1,4 @@
-//! qwen3moe: qwen3 with experts in place of the feed-forward network, in all layers or in some.
+//! qwen3moe: qwen3 with experts instead of the feed-forward network, in all layers or in some.
 //!
 //! Yang et al., 2025 (Qwen3 technical report).
 

@@ -1,4 +1,4 @@
-//! qwen3next: the layers of qwen35 with experts, and with one component to a position. Qwen3-Next 80B-A3B.
+//! qwen3next: the layers of qwen35 with experts, and with one-component positions. Qwen3-Next 80B-A3B.
 //!
 //! Qwen team, 2025 (Qwen3-Next). The projections of linear attention have the rows of a head of keys together,
 //! those of its queries, values and gates included; GGUF files have some of them apart, and heads of values

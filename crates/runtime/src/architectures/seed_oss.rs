@@ -1,4 +1,4 @@
-//! seed_oss: Seed-OSS. The llama shape with biases on Q, K and V alone.
+//! seed_oss: Seed-OSS. The llama shape with biases on Q, K and V only.
 //!
 //! ByteDance Seed, 2025 (Seed-OSS 36B).
 

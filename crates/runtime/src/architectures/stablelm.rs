@@ -1,6 +1,6 @@
 //! stablelm: StableLM 3B, StableLM 2 and Stable Code. LayerNorm around a gated feed-forward network, and a
-//! rotary embedding on a quarter of each head. The 12B model has norms of its own for every head of Q and
-//! K, and its feed-forward network beside attention.
+//! rotary embedding on a quarter of each head. The 12B model has separate norms for every head of Q and K,
+//! and its feed-forward network parallel to attention.
 //!
 //! Bellagente et al., 2024 (Stable LM 2 1.6B, arXiv:2402.17834).
 

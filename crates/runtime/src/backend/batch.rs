@@ -16,7 +16,7 @@ pub enum Role {
     Generated,
 }
 
-/// A ragged batch. Rows of generated tokens come first, then rows of prompts;
+/// A ragged batch. Decode rows come first, then prefill rows;
 /// the rows of a sequence are neighbours.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -38,11 +38,11 @@ pub struct Batch {
     /// Where the keys and values are, for each key-value group.
     pub groups: Vec<BatchGroup>,
     /// Of each row, one past the last position that it sees where a layer attends as far as rows
-    /// reach; ascending within a sequence. Rows of prompts may see to the end of their chunk, which
-    /// therefore holds the whole of a segment whose rows see each other; generated rows see up to
+    /// reach; ascending within a sequence. Prefill rows may see to the end of their chunk, which
+    /// therefore holds the whole of a segment whose rows see each other; decode rows see up to
     /// themselves. Empty when all rows do.
     pub reaches: Vec<u32>, // [n_rows]
-    /// Of each sequence, the slot of the recurrent state that its rows go on from; none at its
+    /// Of each sequence, the slot of the recurrent state that its rows continue from; none at its
     /// beginning. Empty for models without such states, as is [`Self::state_writes`].
     pub state_reads: Vec<Option<u32>>, // [n_seqs]
     /// Its rows draft: the steps of the plan's drafting part are run, on hidden states that come with it.
@@ -81,7 +81,7 @@ pub struct SeqTable {
     pub start: usize,
     /// Pages.
     pub len: usize,
-    /// Pages of the sequence before the first that were given back.
+    /// Pages at the front of the sequence that were released.
     pub first_page: usize,
 }
 
@@ -124,8 +124,8 @@ impl Batch {
     /// The reaches of a sequence's rows; none if they see up to themselves.
     ///
     /// # Panics
-    /// If a reach lies before its row or behind the last row of the chunk, they do not rise, or a
-    /// generated row sees more than what came before it.
+    /// If a reach lies before its row or after the last row of the chunk, they do not rise, or a
+    /// decode row sees more than what came before it.
     pub fn reaches_of(&self, seq: &BatchSeq) -> Option<&[u32]> {
         if self.reaches.is_empty() {
             return None;
@@ -163,7 +163,7 @@ impl Batch {
         &mut self.angles
     }
 
-    /// All rows are there: fills up the lists that some rows have asked for.
+    /// All rows are known: fills up the lists that some rows have asked for.
     pub(crate) fn complete(&mut self) {
         if !self.reaches.is_empty() {
             self.fill_reaches();

@@ -1,6 +1,6 @@
 //! The seam between plans and devices.
 //!
-//! A backend takes a plan and its weights and gives back an executable, which
+//! A backend takes a plan and its weights and returns an executable, which
 //! runs the plan for ragged batches. No operation appears in these traits, so a
 //! backend may run the steps one at a time, record them into a command buffer
 //! or capture them as a graph. Backends know no model.
@@ -41,8 +41,8 @@ use std::sync::Arc;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Arithmetic {
     /// 8-bit activations for quantized weights: on the CPU in all rows, on a GPU in
-    /// generated rows, where reading the matrix is all. Prompt rows on a GPU, and float
-    /// weights everywhere, have F32 activations; on CUDA, generated rows have 16 bits of them
+    /// decode rows, where reading the matrix is all. Prompt rows on a GPU, and float
+    /// weights everywhere, have F32 activations; on CUDA, decode rows have 16 bits of them
     /// for float weights of 8 or 16 bits, and prompt rows those of half precision.
     #[default]
     Auto,
@@ -59,7 +59,7 @@ pub struct ExecutableOptions {
     pub kv: Vec<(KvLayout, usize)>,
     /// Recurrent states that there is room for; 0 for models without.
     pub n_states: usize,
-    /// The most positions of a sequence.
+    /// The maximum number of positions of a sequence.
     pub max_seq_len: usize,
     /// Whether to time each operation on a device that it slows down. One that
     /// times them at next to no cost always does.
@@ -155,13 +155,13 @@ pub trait Executable: fmt::Debug + Send {
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
 
-    /// After a step, the hidden states of its output rows, which drafting goes on from:
+    /// After a step, the hidden states of its output rows, which drafting continues from:
     /// `[batch.outputs.len(), dim]`. Empty without a part of the plan that drafts, and where no output was wanted.
     fn hidden(&self) -> &[f32] {
         &[]
     }
 
-    /// What collects a step that was launched; none where the host itself runs the steps.
+    /// What collects a step that was launched; `None` if the host itself runs the steps.
     fn beside(&mut self) -> Option<&mut dyn Beside> {
         None
     }

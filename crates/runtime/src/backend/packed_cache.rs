@@ -4,7 +4,7 @@
 //! maps it and packs nothing. The header has a key of the layout and the model: its
 //! files' sizes and times, the weights of its fingerprint, and of every matrix its place
 //! and a page of its bytes. No other setting of the model changes what is packed. A
-//! file that does not fit to the byte is never used, but written anew; like a model
+//! file that does not fit to the byte is never used, but rewritten; like a model
 //! file it is not read as a whole, so single bits that flip on the disk are not noticed.
 //! Whoever can write to the file decides what the model computes, so one that others may write
 //! to is not used either (see `own_file.rs`).
@@ -134,12 +134,12 @@ impl PackedFiles {
     pub(crate) fn open(&self, key: &Key, len: usize) -> Option<Bytes> {
         self.paths.iter().filter(|path| path.exists()).find_map(|path| match read(path, key, len) {
             Ok(data) => {
-                tracing::info!("packed weights from {}", path.display());
+                tracing::info!("using packed weights from {}", path.display());
                 Some(data)
             }
             Err(reason) => {
                 let path = path.display();
-                tracing::warn!("{path} is not used: {reason}; the weights are packed again");
+                tracing::warn!("ignoring {path}: {reason}; packing the weights again");
                 None
             }
         })
@@ -151,7 +151,7 @@ impl PackedFiles {
         for (i, path) in self.paths.iter().enumerate() {
             let shown = path.display();
             match write(path, key, data) {
-                Ok(()) => return tracing::info!("packed weights kept in {shown}"),
+                Ok(()) => return tracing::info!("saved packed weights to {shown}"),
                 Err(error) => {
                     let next = match self.paths.get(i + 1) {
                         Some(next) => format!("trying {}", next.display()),
@@ -186,7 +186,7 @@ fn read(path: &Path, key: &Key, len: usize) -> Result<Bytes, String> {
     let file = own_file::open(path).map_err(|refusal| refusal.to_string())?;
     let file = Bytes::map_file(&file, path).map_err(|error| error.to_string())?;
     let Some(header_found) = file.get(..HEADER_LEN).filter(|header| header[..16] == MAGIC) else {
-        return Err("it is no file of packed weights".to_owned());
+        return Err("it is not a packed-weights file".to_owned());
     };
     if header_found[16..48] != *key {
         return Err("it was made from another model, or by another version".to_owned());
@@ -280,10 +280,10 @@ mod tests {
             bytes
         };
         for (bytes, reason) in [
-            (Vec::new(), "no file of packed weights"),
-            (b"GGUF".to_vec(), "no file of packed weights"),
-            (whole[..HEADER_LEN - 1].to_vec(), "no file of packed weights"),
-            (flipped(0), "no file of packed weights"),
+            (Vec::new(), "not a packed-weights file"),
+            (b"GGUF".to_vec(), "not a packed-weights file"),
+            (whole[..HEADER_LEN - 1].to_vec(), "not a packed-weights file"),
+            (flipped(0), "not a packed-weights file"),
             (flipped(20), "another model"),
             (whole[..HEADER_LEN].to_vec(), "expected 75536 bytes, found 88"),
             (whole[..whole.len() - 1].to_vec(), "expected 75536 bytes, found 75535"),

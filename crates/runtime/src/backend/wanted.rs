@@ -1,4 +1,4 @@
-//! What a step gives back: for every row of output its logits, or a shortlist of them.
+//! What a step returns: for every row of output its logits, or a shortlist of them.
 //!
 //! A shortlist is what a token can be chosen from on the host, by the code that chooses from rows, with
 //! the same result: the best tokens of a row with their logits, and the logits of tokens that are asked
@@ -13,13 +13,13 @@ use std::ops::Range;
 /// The shortlists that an executable can give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offer {
-    /// The most rows of a step.
+    /// The maximum number of rows of a step.
     pub max_rows: usize,
-    /// The most of the best tokens of a row.
+    /// The maximum number of best tokens per row.
     pub max_best: usize,
     /// The maximum number of tokens of a row that are given by themselves.
     pub max_listed: usize,
-    /// The most draws of a row.
+    /// The maximum number of draws per row.
     pub max_draws: usize,
 }
 
@@ -28,14 +28,14 @@ pub struct Offer {
 pub struct Few {
     /// How many of the best tokens, at least one.
     pub n_best: usize,
-    /// Tokens; what the row has behind them is of none.
+    /// Tokens; what the row has after them is of none.
     pub n_tokens: usize,
     /// The scale of the shares that are wanted of all tokens that may be among the best, if they are.
     pub shares: Option<ShareScale>,
     /// With shares, a place among these tokens, in units of 2^-32, whose token is wanted.
     pub draw: Option<u32>,
     /// How many of the best tokens of the whole row as it is are wanted, and its shares by the scale of
-    /// log-probabilities; none where these are not.
+    /// log-probabilities; `None` if these are not.
     pub logprobs: Option<usize>,
 }
 
@@ -203,7 +203,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that may
-    /// be among them and are above minus infinity. None where a logit is none to choose by.
+    /// be among them and are above minus infinity. `None` if a logit is unusable.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where they are wanted.
     pub total: Option<u64>,
@@ -212,7 +212,7 @@ pub struct Shortlist<'a> {
 }
 
 impl ShortlistOf {
-    /// Of the rows of which log-probabilities are wanted, the number of this one; none where they are not.
+    /// Of the rows of which log-probabilities are wanted, the number of this one; `None` if they are not.
     pub(crate) fn logprobs_place(&self) -> Option<usize> {
         self.few.logprobs.map(|_| self.logprobs)
     }
@@ -233,12 +233,12 @@ pub trait Beside {
     /// If the device fails.
     fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error>;
 
-    /// Whether a step can be launched behind one that is not collected yet: see [`Self::launch_next`].
+    /// Whether a step can be launched after one that is not collected yet: see [`Self::launch_next`].
     fn runs_ahead(&self) -> bool {
         false
     }
 
-    /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows behind it.
+    /// Makes the shortlists of the step that was launched for `batch`, and launches a step of decode rows after it.
     /// Row `i` of `next` runs with a token that the device takes from the shortlist of the output row of `sources[i]`, as
     /// that says. [`Self::collect`] of the first step then waits for that step alone, and its logits are gone.
     ///
@@ -257,7 +257,7 @@ pub trait Beside {
         panic!("steps are launched one at a time");
     }
 
-    /// Of the step behind the one that was collected, the token that row `row` was given.
+    /// Of the step after the one that was collected, the token that row `row` was given.
     ///
     /// # Panics
     /// If there is no such step.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A number of bytes as people read it: in powers of 1024, with two digits behind the point.
+/// A number of bytes as people read it: in powers of 1024, with two digits after the point.
 ///
 /// ```
 /// assert_eq!(realizar_runtime::ByteSize(98_362_432).to_string(), "93.81 MiB");

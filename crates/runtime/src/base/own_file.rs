@@ -80,8 +80,8 @@ fn describe(owner: u32, mode: u32, user: u32) -> Option<String> {
     let who = match (mode & 0o020 != 0, mode & 0o002 != 0) {
         _ if owner != user && owner != 0 => {
             return Some(format!(
-                "it belongs to another user ({owner}, this one is {user}), who decides by it what \
-                 the model answers; delete it"
+                "it belongs to another user ({owner}, this one is {user}), who could thus control \
+                 what the model answers; delete it"
             ));
         }
         (false, false) => return None,

@@ -1,4 +1,4 @@
-//! Panics as values: a part of the work is given up, and the rest goes on.
+//! Panics as values: a part of the work is abandoned, and the rest continues.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -1,6 +1,6 @@
 //! Texts that come from files, as they stand in messages: on one line, and not at any length.
 
-/// The most characters of a text from a file in a message.
+/// The maximum number of characters of a text from a file in a message.
 pub(crate) const MAX_CHARS: usize = 160;
 
 /// A text that comes from a file as one line: control characters escaped.

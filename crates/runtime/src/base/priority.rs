@@ -14,7 +14,7 @@ pub fn lower_priority() {
         // Where the system refuses, the work takes its share as before.
         let lowered = rustix::process::setpriority_process(None, NICENESS);
         if let Err(error) = lowered {
-            tracing::debug!("a thread keeps its priority: {error}");
+            tracing::debug!("cannot change the priority of a thread: {error}");
         }
     }
 }

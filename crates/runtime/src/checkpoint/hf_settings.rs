@@ -85,12 +85,12 @@ impl HfSettings {
         self.asked.add(format!("{}{key}", self.prefix));
     }
 
-    /// Whether the key is there and not null.
+    /// Whether the key is present and not null.
     pub fn has(&self, key: &str) -> bool {
         self.raw(key).is_some()
     }
 
-    /// Whether the key is there with the value null.
+    /// Whether the key is present with the value null.
     pub fn is_null(&self, key: &str) -> bool {
         self.pass_over(key);
         self.map.get(key).is_some_and(Value::is_null)
@@ -145,7 +145,7 @@ impl HfSettings {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// Whether the key is there and has this text.
+    /// Whether the key is present with this text.
     pub fn text_is(&self, key: &str, text: &str) -> bool {
         self.raw(key).and_then(Value::as_str) == Some(text)
     }

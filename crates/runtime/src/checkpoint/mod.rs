@@ -151,7 +151,7 @@ impl Checkpoint {
         expanded.unwrap_or_else(|| tensor.clone())
     }
 
-    /// The names of all tensors, in file order, behind them those of weights that are made of
+    /// The names of all tensors, in file order, after them those of weights that are made of
     /// several; of a model that reads more than text, those of
     /// the text model.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {

@@ -32,7 +32,7 @@ impl HfSettings {
     /// The settings of the text model, where these are of a model that reads more; else the same.
     ///
     /// # Errors
-    /// If `text_config` is no object.
+    /// If `text_config` is not an object.
     pub(super) fn of_text(mut self) -> Result<Self, Error> {
         let outer = self.opt_str("model_type").unwrap_or_default();
         let is_qwen = matches!(outer, Some("qwen2_vl" | "qwen2_5_vl" | "qwen3_5" | "qwen3_5_moe"));
@@ -50,7 +50,7 @@ impl HfSettings {
         if is_qwen && self.bool_or("tie_word_embeddings", false)? {
             text = text.with_defaults([("tie_word_embeddings", json!(true))]);
         }
-        tracing::info!("{}: the text model alone is run", self.path().display());
+        tracing::info!("{}: running the text model only", self.path().display());
         // What the class of the text model has where early files say nothing.
         let text = match text.opt_str("model_type")? {
             Some("gemma3_text") => text.with_defaults([

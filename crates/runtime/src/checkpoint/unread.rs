@@ -238,7 +238,7 @@ fn refused(table: &[(Neutral, &[&str])], key: &str, value: &Value) -> Option<&'s
 fn log(path: &std::path::Path, unknown: &[String]) {
     if !unknown.is_empty() {
         let (path, names) = (path.display(), unknown.join(", "));
-        tracing::info!("{path}: settings that nothing reads: {names}");
+        tracing::info!("{path}: unused settings: {names}");
     }
 }
 

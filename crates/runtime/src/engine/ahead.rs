@@ -1,4 +1,4 @@
-//! Steps that are launched behind the one that runs, where the device finds the next tokens by itself.
+//! Steps that are launched after the one that runs, where the device samples the next tokens itself.
 //!
 //! The device is then never idle between two steps of answers. What the host reads later decides: an answer that has
 //! ended has a row too many, and one whose token is another than the device took runs again with the right one.
@@ -28,7 +28,7 @@ struct Row {
 pub(super) struct StepAhead {
     /// Whether there is ever one.
     is_on: bool,
-    /// Its rows, without those that were given up.
+    /// Its rows, without those that were discarded.
     rows: Vec<Row>,
     /// Rows that it was launched with.
     n_launched: usize,
@@ -39,8 +39,8 @@ impl StepAhead {
         Self { is_on, rows: Vec::new(), n_launched: 0 }
     }
 
-    /// Launches a step behind that of `plan`, which runs, with the next row of every answer that goes on. There is one
-    /// where all that runs are answers whose tokens the device finds by itself, and there are pages for it.
+    /// Launches a step after that of `plan`, which runs, with the next row of every answer that goes on. There is one
+    /// where all that runs are answers whose tokens the device samples itself, and there are pages for it.
     ///
     /// # Errors
     /// If the device fails.
@@ -74,7 +74,7 @@ impl StepAhead {
         }
     }
 
-    /// Lists its rows; none where something of the plan is not an answer that goes on as is foreseen.
+    /// Lists its rows; `None` if something of the plan is not an answer that goes on as is foreseen.
     fn fill(
         &mut self,
         plan: &StepPlan,
@@ -111,7 +111,7 @@ impl StepAhead {
         stats: &Counters,
     ) -> bool {
         if self.rows.is_empty() {
-            // All its rows may have been given up.
+            // All its rows may have been discarded.
             runner.discard();
             return false;
         }
@@ -139,7 +139,7 @@ impl StepAhead {
         true
     }
 
-    /// Wants next to nothing of the rows that were given up: whole rows would come down.
+    /// Requests next to nothing of the discarded rows: whole rows would be copied to the host.
     fn want_little(&self, plan: &StepPlan, runner: &mut Runner) {
         let few = Few::best(runner.vocab_size());
         let Some(mut wants) = runner.wants() else { return };
@@ -151,7 +151,7 @@ impl StepAhead {
         }
     }
 
-    /// Gives up the row of a run.
+    /// Discards the row of a run.
     pub(super) fn give_up(&mut self, run: &Run, runner: &mut Runner, stats: &Counters) {
         let n_rows = self.rows.len();
         self.rows.retain(|row| row.key != run.key);

@@ -1,7 +1,7 @@
 //! Draft tokens from a smaller model (speculative decoding with a draft model).
 //!
 //! The draft model follows the text of every answer and continues it greedily by a few tokens. What
-//! it guesses is run as [prompt lookup](super::lookup)'s guesses are, so the answers do not depend on
+//! it drafts is run as [prompt lookup](super::lookup)'s draft tokens are, so the answers do not depend on
 //! it (Leviathan et al., 2023, "Fast Inference from Transformers via Speculative Decoding").
 
 use super::job::{DraftSource, Key, Run};
@@ -24,7 +24,7 @@ pub(super) struct Draft {
 struct Text {
     seq: SeqId,
     read: Vec<u32>,
-    /// Tokens that it has to read in this step, guesses behind them.
+    /// Tokens that it has to read in this step, followed by draft tokens.
     todo: Vec<u32>,
 }
 
@@ -34,7 +34,7 @@ impl Draft {
         Self { runner, n_guesses, texts, ready, guesses }
     }
 
-    /// Fills the guesses of the runs that are at their last token. Where the draft model has no
+    /// Fills the draft tokens of the runs that are at their last token. Where the draft model has no
     /// room for a text, there are none.
     pub(super) fn guess(&mut self, runs: &mut [Run]) -> Result<(), Error> {
         // Texts whose answers are over, or wait.
@@ -65,7 +65,7 @@ impl Draft {
         }
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Draft);
-        // First what is new of every text, in chunks; its last row gives the first guess.
+        // First what is new of every text, in chunks; its last row gives the first draft token.
         let mut n_ready = 0;
         for at in 0..ready.len() {
             if self.read_up(&runs[ready[at]].key)? {

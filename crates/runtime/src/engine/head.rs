@@ -13,9 +13,9 @@ use crate::run::{DraftBytes, Runner, SeqId, likeliest};
 
 /// What is accepted counts less by this factor after every further step.
 const DECAY: f32 = 0.9;
-/// An answer begins as if so many draft tokens of so many had been accepted.
+/// An answer begins as if this many of this many draft tokens had been accepted.
 const PRIOR: [f32; 2] = [1.5, 2.0];
-/// After a pause it goes on as if so many had.
+/// After a pause it continues as if this many had.
 const RETRIAL: [f32; 2] = [0.5, 1.0];
 /// Steps of an answer in which it shows whether its draft tokens are any good.
 const TRIAL: u32 = 4;
@@ -41,7 +41,7 @@ impl Costs {
         Self { draft: share(draft), row: ROW_COST + (1.0 - ROW_COST) * share(experts) }
     }
 
-    /// The time of a step of so many rows.
+    /// The time of a step of this many rows.
     fn step(&self, n_rows: f32) -> f32 {
         1.0 + self.row * (n_rows - 1.0)
     }
@@ -94,7 +94,7 @@ impl Track {
         }
         let depth = costs.depth(self.right / self.tried, n_answers, most);
         if self.trial > 0 {
-            // Not even right ones would gain anything among so many answers.
+            // Not even accepted ones would gain anything with this many sequences.
             if costs.depth(1.0, n_answers, most) == 0 {
                 return 0;
             }
@@ -108,7 +108,7 @@ impl Track {
         depth
     }
 
-    /// Notes that the first `n_right` of `n_drafted` tokens were accepted. Those behind the first that was not
+    /// Notes that the first `n_right` of `n_drafted` tokens were accepted. Those after the first that was not
     /// tell nothing.
     pub(super) fn judge(&mut self, n_drafted: usize, n_right: usize) {
         self.right = self.right * DECAY + n_right as f32;
@@ -147,7 +147,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Drafting of up to `most` tokens, or `always` of as many; none where the runner's model brings no layer for it.
+    /// Drafting of up to `most` tokens, or `always` of as many; `None` if the runner's model brings no layer for it.
     pub(super) fn new(
         runner: &Runner,
         bytes: Option<DraftBytes>,

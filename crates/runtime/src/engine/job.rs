@@ -204,7 +204,7 @@ pub(super) struct Run {
     pub(super) cached: usize,
     /// The tokens of its next step.
     pub(super) chunk: Vec<u32>,
-    /// Of these, tokens at the end that are guesses.
+    /// Of these, draft tokens at the end.
     pub(super) n_drafts: usize,
     /// What drafted them.
     pub(super) drafted_by: DraftSource,
@@ -213,7 +213,7 @@ pub(super) struct Run {
     pub(super) guesses_by: DraftSource,
     pub(super) lookup: Lookup,
     pub(super) track: Track,
-    /// Of the step that was just read, the output row behind which the next token goes.
+    /// Of the step that was just read, the output row after which the next token goes.
     pub(super) last_row: Option<usize>,
     pub(super) hidden: Hidden,
     pub(super) last_token: Option<Instant>,
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// Gives up its pages; it will be run again from the beginning of its prompt.
+    /// Frees its pages; it will be recomputed from the beginning of its prompt.
     pub(super) fn rewind(&mut self) {
         self.seq = None;
         (self.done, self.cached) = (0, 0);

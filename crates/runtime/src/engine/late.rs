@@ -1,5 +1,5 @@
-//! What a step has led to and was not told of yet. Where the model runs beside the host, the next step is
-//! launched before: texts are decoded, looked through for stop texts and handed out while it runs.
+//! What a step has led to and has not been emitted yet. Where the model runs asynchronously to the host, the next step is
+//! launched before: texts are decoded, searched for stop strings and sent out while it runs.
 
 use super::job::{Job, Key, Run, Stage};
 use super::outcome::hand_out;
@@ -19,7 +19,7 @@ struct Late {
     ended: Option<(Box<Answer>, Option<Instant>)>,
 }
 
-/// The choices of a step, in the order in which they are told, and what telling led to.
+/// The sampled tokens of a step, in the order in which they are emitted, and what emitting them led to.
 #[derive(Debug, Default)]
 pub(super) struct Lates {
     choices: Vec<Late>,
@@ -38,7 +38,7 @@ impl Lates {
         self.at = Some(at);
     }
 
-    /// Keeps an answer whose run is over until its choices are told.
+    /// Keeps an answer whose run is over until its tokens are emitted.
     pub(super) fn keep(&mut self, key: Key, answer: Box<Answer>, last_token: Option<Instant>) {
         if let Some(late) = self.choices.iter_mut().rev().find(|late| late.key == key) {
             late.ended = Some((answer, last_token));

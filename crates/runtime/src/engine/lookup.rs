@@ -1,19 +1,19 @@
 //! Prompt-lookup drafting: n-gram matches in a text propose draft tokens.
 //!
-//! Where the last few tokens stand earlier in the text, what followed them there is a guess of
-//! what follows now. The model runs the guesses in one step and keeps those that it would have
+//! Where the last few tokens occur earlier in the text, the tokens that followed them there are draft tokens for
+//! what follows now. The model runs the draft tokens in one step and keeps those that it would have
 //! chosen itself, so the answer does not depend on them (Saxena, 2023, "Prompt Lookup Decoding").
 
 /// The longest and the shortest run of tokens that is looked for.
 const NGRAM: [usize; 3] = [4, 3, 2];
 
-/// Guesses after which it shows whether they are any good.
+/// Draft tokens after which the acceptance rate is judged.
 const TRIAL: u32 = 16;
 
-/// Steps without guesses after they were not.
+/// Steps without draft tokens after a low acceptance rate.
 const PAUSE: u32 = 32;
 
-/// How well guesses went for one answer.
+/// How many draft tokens were accepted for one answer.
 #[derive(Debug, Default)]
 pub(super) struct Lookup {
     guessed: u32,
@@ -22,7 +22,7 @@ pub(super) struct Lookup {
 }
 
 impl Lookup {
-    /// Appends up to `max` guesses of what follows `prompt` and `generated`.
+    /// Appends up to `max` draft tokens for what follows `prompt` and `generated`.
     pub(super) fn propose(
         &mut self,
         (prompt, generated): (&[u32], &[u32]),
@@ -47,7 +47,7 @@ impl Lookup {
         }
     }
 
-    /// Notes that `right` of `guessed` guesses were what the model chose.
+    /// Notes that `right` of `guessed` draft tokens were accepted.
     pub(super) fn judge(&mut self, guessed: usize, right: usize) {
         self.guessed += guessed as u32;
         self.right += right as u32;
@@ -77,7 +77,7 @@ mod tests {
         // The latest place counts, and a longer run before a later one.
         check(&[1, 2, 3, 1, 2, 4, 1, 2], &[], 1, &[4]);
         check(&[9, 1, 2, 3, 8, 1, 2, 4, 9, 1], &[2], 1, &[3]);
-        // Guesses end where the text does.
+        // Draft tokens end where the text does.
         check(&[5, 5, 5], &[], 8, &[5]);
         check(&[1, 2, 3], &[4], 4, &[]);
         check(&[1, 2, 1, 2], &[], 0, &[]);

@@ -98,7 +98,7 @@ impl Masks {
         }
     }
 
-    /// Drops the constraints of a step that was given up.
+    /// Drops the constraints of an abandoned step.
     pub(super) fn discard(&mut self) {
         self.wait();
         self.tasks.clear();

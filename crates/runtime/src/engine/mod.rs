@@ -93,16 +93,16 @@ impl fmt::Debug for CacheSink {
 /// How an engine works.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// The most answers that are worked on together. `None` is as many as a step has rows of
+    /// The maximum number of concurrent sequences. `None` is as many as a step has rows of
     /// logits for.
     pub max_seqs: Option<usize>,
-    /// The most requests that wait; further ones are refused at once.
+    /// The maximum number of waiting requests; further ones are rejected at once.
     pub max_queue: usize,
     /// The maximum number of tokens of prompts in a step that also generates, unless it generates for more
     /// answers than that: it bounds how long answers wait between two tokens, and prompts get half
-    /// of a large step all the same. `None` leaves it to the step's own limit.
+    /// of a large step anyway. `None` leaves it to the step's own limit.
     pub prompt_tokens: Option<usize>,
-    /// The maximum number of tokens that are guessed ahead from what the text has said before, for answers
+    /// The maximum number of tokens drafted by prompt lookup, for answers
     /// where that has been right often enough. 0 is off. Answers do not depend on it.
     pub lookup_tokens: usize,
     /// The maximum number of tokens that a draft model drafts, or the model itself if it was loaded with a layer for that
@@ -111,7 +111,7 @@ pub struct EngineOptions {
     /// Whether the model itself drafts as many in every step, whatever was accepted: to measure what drafting
     /// costs.
     pub draft_always: bool,
-    /// Who is told of the changes of the prefix cache.
+    /// The subscriber to changes of the prefix cache.
     pub cache_sink: Option<CacheSink>,
 }
 
@@ -245,7 +245,7 @@ struct Shared {
 /// What is called with the reason of a failure.
 type Tell = Box<dyn FnOnce(&str) + Send>;
 
-/// That the engine has ended by itself.
+/// That the engine has ended on its own.
 #[derive(Default)]
 struct Failure {
     reason: Option<String>,
@@ -264,7 +264,7 @@ impl Shared {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine has ended by itself.
+    /// The engine has ended on its own.
     fn fail(&self, reason: &str) {
         let tell = {
             let mut failure = self.lock_failure();
@@ -306,7 +306,7 @@ impl Engine {
         Self::start_with_draft(model, None, options)
     }
 
-    /// As [`Self::start`], with a smaller model that guesses ahead.
+    /// As [`Self::start`], with a smaller model that drafts tokens.
     ///
     /// # Errors
     /// As for [`Self::start`], or if the draft model has another vocabulary.
@@ -372,7 +372,7 @@ impl Engine {
         }
         if max_seqs == 0 || max_seqs > limits.outputs {
             let reason = format!(
-                "{max_seqs} answers at once do not fit steps of {} tokens and {} output rows",
+                "{max_seqs} parallel sequences do not fit steps of {} tokens and {} output rows",
                 limits.tokens, limits.outputs
             );
             return Err(Error::Option { option: "parallel", reason });
@@ -408,12 +408,12 @@ impl Engine {
     }
 
     /// Whether its thread runs. A step that panics does not end it; when it has ended without a
-    /// [`Self::shutdown`], the engine has to be made anew.
+    /// [`Self::shutdown`], the engine has to be created again.
     pub fn is_alive(&self) -> bool {
         self.lock_thread().as_ref().is_some_and(|thread| !thread.is_finished())
     }
 
-    /// Has `tell` called with the reason when the engine ends by itself, on its thread: because a
+    /// Has `tell` called with the reason when the engine ends on its own, on its thread: because a
     /// file that the model reads from was truncated, its device is gone, or it panicked outside of a
     /// step. At once, if it has ended. In place of what was to be called before.
     pub fn on_failure(&self, tell: impl FnOnce(&str) + Send + 'static) {
@@ -432,7 +432,7 @@ impl Engine {
         &self.model
     }
 
-    /// The most answers that are worked on together.
+    /// The maximum number of concurrent sequences.
     pub fn max_seqs(&self) -> usize {
         self.max_seqs
     }
@@ -531,7 +531,7 @@ impl Engine {
             return Err(Error::Request(text));
         }
         if request.prompt_logprobs.is_some() && request.prompt.has_embeddings() {
-            let text = "rows of a prompt that are embeddings have no log-probabilities";
+            let text = "prompt rows given as embeddings have no log-probabilities";
             return Err(Error::Request(text.to_owned()));
         }
         let prompt: Vec<u32> = request.prompt.tokens().collect();
@@ -572,7 +572,7 @@ impl Engine {
     }
 }
 
-/// A draft model's guesses are tokens of the model.
+/// Checks that a draft model has the same tokens as the model.
 fn check_draft(model: &Model, draft: &Model) -> Result<(), Error> {
     let refuse = |reason: String| Err(Error::Option { option: "draft-model", reason });
     let (ours, theirs) = (model.tokenizer()?, draft.tokenizer()?);
@@ -582,7 +582,7 @@ fn check_draft(model: &Model, draft: &Model) -> Result<(), Error> {
     }
     for id in 0..ours.vocab_size() as u32 {
         if ours.token_bytes(id)? != theirs.token_bytes(id)? {
-            return refuse(format!("its token {id} is not the model's"));
+            return refuse(format!("its token {id} differs from the model's"));
         }
     }
     Ok(())

@@ -18,11 +18,11 @@ const WARY_TOKENS: u32 = 32;
 /// What a step led to, to be done once its output was read. Runs are named by their index.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
-    /// Runs whose prompt is done, with the answers that go on from there.
+    /// Runs whose prompt is done, with the answers that continue from there.
     pub(super) begun: Vec<(usize, Vec<(usize, Answer)>)>,
     /// Runs that are over.
     pub(super) ended: Vec<usize>,
-    /// Runs whose last guesses were wrong, with the length that is right.
+    /// Runs whose last draft tokens were rejected, with the accepted length.
     pub(super) cut: Vec<(usize, usize)>,
     /// Runs that were launched ahead with another token than the one that was chosen.
     pub(super) misfed: Vec<usize>,
@@ -71,7 +71,7 @@ pub(super) struct Reader<'a> {
     /// The model's path, for errors.
     pub(super) path: &'a Path,
     pub(super) outcome: &'a mut Outcome,
-    /// Where choices go that are told later; none where they are told at once.
+    /// Where tokens go that are emitted later; `None` if they are emitted at once.
     pub(super) lates: Option<&'a mut Lates>,
 }
 
@@ -176,7 +176,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the one row of an answer behind which a step was launched. Where its shortlist does not decide, its token
+    /// Reads the one row of an answer after which a step was launched. Where its shortlist does not decide, its token
     /// is run again, for the whole row.
     fn read_ahead(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
         let Stage::Answer(answer) = &mut run.stage else { return Ok(()) };
@@ -217,7 +217,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Takes a choice, to be told now or later; returns whether it ends the answer, as far as is known.
+    /// Takes a sampled token, to be emitted now or later; returns whether it ends the answer, as far as is known.
     fn take(
         &mut self,
         key: Key,

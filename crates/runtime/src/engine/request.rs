@@ -1,4 +1,4 @@
-//! What is asked of the engine and what it tells of its work.
+//! Requests to the engine, and the events that it emits.
 
 use crate::Error;
 use crate::generate::embedding::EmbedParams;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// A prompt and how to go on from it.
+/// A prompt and how to continue from it.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// The prompt; at least one row. No tokens are drafted for one with embeddings.
@@ -79,7 +79,7 @@ pub enum EngineEvent {
         index: usize,
         /// Why it ended.
         reason: FinishReason,
-        /// The end of its text that no token told of: it was held back as the possible beginning
+        /// The end of its text that came with no token: it was held back as the possible beginning
         /// of a stop text or of a character.
         tail: String,
         /// What of the request ended it.
@@ -97,7 +97,7 @@ pub enum EngineEvent {
 }
 
 impl EngineEvent {
-    /// The text that it adds to its answer: a token's, or the end of an answer that no token told of.
+    /// The text that it adds to its answer: a token's, or the end of an answer that came with no token.
     pub fn text(&self) -> &str {
         match self {
             Self::Token(token) => &token.text,
@@ -157,15 +157,15 @@ impl Drop for Ticket {
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
     /// As many requests wait as are allowed to.
-    #[error("the queue is full: {waiting} requests wait")]
+    #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull {
-        /// Requests that wait.
+        /// Waiting requests.
         waiting: usize,
         /// When there may be room again.
         retry_after: Duration,
     },
     /// The engine is shutting down, or has ended.
-    #[error("the engine takes no more requests")]
+    #[error("the engine accepts no more requests")]
     Closed,
     /// The request cannot be met as it is.
     #[error(transparent)]

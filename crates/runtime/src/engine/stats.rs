@@ -1,4 +1,4 @@
-//! What the engine counts, for whoever watches it. The lock is held for single changes alone.
+//! What the engine counts, for monitoring. The lock is held only for single changes.
 //!
 //! The bounds of the histograms are those that dashboards for inference servers are made for.
 
@@ -60,7 +60,7 @@ pub struct FinishCounts {
     pub length: u64,
     /// They were embeddings, and are complete.
     pub embedding: u64,
-    /// Whoever asked went away.
+    /// The client went away.
     pub cancelled: u64,
     /// An error ended them.
     pub failed: u64,
@@ -71,26 +71,26 @@ pub struct FinishCounts {
 pub struct EngineStats {
     /// Requests that are being worked on.
     pub running: usize,
-    /// Requests that wait.
+    /// Waiting requests.
     pub waiting: usize,
     /// Tokens of those that waited when the last step ended: of prompts, and of answers that lost
     /// their pages.
     pub waiting_tokens: usize,
     /// Pages of the key-value cache that requests hold, in the group of layers that is fullest.
     pub kv_used_pages: usize,
-    /// Pages of that group that are kept for prompts to come, and given up when they are needed.
+    /// Pages of that group that are kept for prompts to come, and evicted when they are needed.
     pub kv_idle_pages: usize,
     /// All pages of that group.
     pub kv_total_pages: usize,
-    /// Tokens of prompts.
+    /// Prompt tokens.
     pub prompt_tokens: u64,
     /// Tokens that were generated.
     pub generated_tokens: u64,
-    /// Tokens of prompts that were looked up in the prefix cache.
+    /// Prompt tokens that were looked up in the prefix cache.
     pub prefix_queries: u64,
     /// Of these, tokens that were found.
     pub prefix_hits: u64,
-    /// Pages of tokens that the prefix cache gave up.
+    /// Pages of tokens evicted from the prefix cache.
     pub prefix_evictions: u64,
     /// Recurrent states that requests hold; all counts of states are 0 for models without.
     pub states_used: usize,
@@ -100,9 +100,9 @@ pub struct EngineStats {
     pub prefix_states: usize,
     /// Recurrent states that were put into the prefix cache.
     pub prefix_states_stored: u64,
-    /// Recurrent states that the prefix cache gave up.
+    /// Recurrent states evicted from the prefix cache.
     pub prefix_state_evictions: u64,
-    /// Tokens of prompts whose pages were found in the prefix cache, but no state to go on from.
+    /// Prompt tokens whose pages were found in the prefix cache, but no state to continue from.
     pub prefix_stateless: u64,
     /// Answers that lost their pages to others and were run again.
     pub preemptions: u64,
@@ -110,13 +110,13 @@ pub struct EngineStats {
     pub panics: u64,
     /// How answers ended.
     pub finished: FinishCounts,
-    /// Tokens that were guessed and run ahead.
+    /// Draft tokens that were run.
     pub draft_tokens: u64,
     /// Of these, tokens that the model then chose.
     pub accepted_tokens: u64,
     /// Decode rows that were launched before the step before them was collected.
     pub ahead_rows: u64,
-    /// Of these, rows that were given up: their answers had ended, or the token was another one.
+    /// Of these, rows that were discarded: their answers had ended, or the token was another one.
     pub ahead_wasted: u64,
     /// Both counts of what prompt lookup drafted.
     pub drafts_by_lookup: DraftCounts,

@@ -74,7 +74,7 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes who waits for that.
+    /// Changes the state and wakes what waits for that.
     fn change(&self, change: impl FnOnce(&mut QueueState)) {
         let waker = {
             let mut state = self.lock();
@@ -146,7 +146,7 @@ impl ModelInfo {
 }
 
 impl EventStream {
-    /// The next event and when it happened; none behind the last one.
+    /// The next event and when it happened; none after the last one.
     fn take(&mut self, state: &mut QueueState) -> Option<Option<Result<Timed, Error>>> {
         if self.n_open == 0 {
             return Some(None);
@@ -304,7 +304,7 @@ impl IntoFuture for EventStream {
 #[derive(Debug)]
 pub struct Finish {
     stream: EventStream,
-    /// The error is taken when it is told.
+    /// The error is taken when it is emitted.
     collected: Result<Collected, Option<Error>>,
 }
 

@@ -30,11 +30,11 @@ mod publish;
 
 /// How the engine's thread works.
 pub(super) struct Settings {
-    /// The most answers at once.
+    /// The maximum number of concurrent sequences.
     pub(super) max_seqs: usize,
     /// What there may be in a step.
     pub(super) most: Most,
-    /// Who is told of the changes of the prefix cache.
+    /// The subscriber to changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
     /// The model's path, for errors.
     pub(super) path: PathBuf,
@@ -62,7 +62,7 @@ pub(super) struct Worker {
     ahead: StepAhead,
     masks: Masks,
     outcome: Outcome,
-    /// Choices that are told when the next step is launched; none where the host itself runs the steps,
+    /// Tokens that are emitted when the next step is launched; `None` if the host itself runs the steps,
     /// which would only put them off.
     lates: Option<Lates>,
     scratch: Scratch,
@@ -108,7 +108,7 @@ impl Worker {
         }
     }
 
-    /// Works until it is told to end. No request is left without its last event.
+    /// Works until it is asked to end. No request is left without its last event.
     pub(super) fn run(mut self, receiver: &Receiver<Message>) {
         let worked = panics::caught(|| self.work(receiver));
         if let Err(panic) = &worked {
@@ -176,7 +176,7 @@ impl Worker {
         self.publish();
     }
 
-    /// Goes on after a panic: ends the requests of the step, and begins anew with the others.
+    /// Continues after a panic: ends the requests of the step, and begins again with the others.
     fn recover(&mut self, panic: &str) {
         tracing::error!("a step panicked: {panic}");
         self.shared.stats.update(|stats| stats.panics += 1);
@@ -190,7 +190,7 @@ impl Worker {
             ended.extend(self.jobs.keys());
         }
         for id in ended {
-            let text = format!("the step panicked, which is a defect of the engine: {panic}");
+            let text = format!("the step panicked, which is a bug in the engine: {panic}");
             self.fail(id, Error::Step(text));
         }
         while let Some(run) = self.running.pop() {
@@ -260,12 +260,12 @@ impl Worker {
         self.waiting.insert(run.key, run);
     }
 
-    /// Lets go of requests that nobody waits for.
+    /// Drops requests that nobody waits for.
     fn drop_cancelled(&mut self) {
         self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }
 
-    /// Ends every request, for want of time.
+    /// Ends every request, because time has run out.
     fn cancel_all(&mut self) {
         self.fail_all(|| Error::Ended);
     }
@@ -351,7 +351,7 @@ impl Worker {
         if !is_launched {
             launched = self.runner.launch(self.plan.chunks(&self.running));
         }
-        // The step before is told of while this one runs.
+        // The results of the previous step are emitted while this one runs.
         self.tell();
         self.masks.begin(&mut self.running, &self.plan.planned);
         let Self {
@@ -401,12 +401,12 @@ impl Worker {
         self.settle();
     }
 
-    /// Goes on after a step that failed.
+    /// Continues after a step that failed.
     fn cannot_step(&mut self, error: Error) {
         let n_running = self.running.len();
         self.finish_told();
         match error {
-            // A run that has ended meanwhile has given back its pages.
+            // A run that has ended meanwhile has released its pages.
             Error::Kv(_) if self.running.len() < n_running => {}
             Error::Kv(_) if n_running > 1 => self.preempt(),
             error if error.has_lost_model() => self.lose(&error.to_string()),
@@ -420,7 +420,7 @@ impl Worker {
         if lates.is_empty() {
             return;
         }
-        // A panic of a sink is put down to the step that it is told of.
+        // A panic of a sink is attributed to the step whose events it gets.
         let launched = std::mem::take(in_step);
         in_step.extend(lates.jobs());
         in_step.dedup();
@@ -429,7 +429,7 @@ impl Worker {
         self.in_step = launched;
     }
 
-    /// Lets go of the runs that are over by what was told, and of the jobs that are complete.
+    /// Drops the runs that are over after what was emitted, and those of jobs that are complete.
     fn finish_told(&mut self) {
         let Self { lates, running, waiting, .. } = self;
         let failed = lates.as_mut().map(|lates| lates.finish(running, waiting));

@@ -1,6 +1,6 @@
 //! One answer as it is generated: from rows of logits to tokens, text and the reason to stop.
 //!
-//! Who runs the model is no concern here: a session does it for one sequence, the engine for many.
+//! How the model is run does not matter here: a session does it for one sequence, the engine for many.
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
@@ -25,7 +25,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// The log-probability of a token and the `k` most likely ones, from lists; none where these do not
+    /// The log-probability of a token and the `k` most likely ones, from lists; `None` if these do not
     /// tell them.
     fn few_logprobs(
         &mut self,
@@ -51,7 +51,7 @@ impl Scratch {
 /// What a row of logits led to, before its text is known.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
-    /// The token, how likely it was and the most likely ones; none where the model ended its answer.
+    /// The token, how likely it was and the most likely ones; `None` if the model ended its answer.
     token: Option<(u32, Option<f32>, Vec<TopLogprob>)>,
     /// Set when the answer is complete, whatever its text.
     finished: Option<FinishReason>,
@@ -82,7 +82,7 @@ pub(crate) struct Chosen {
 /// What a row of logits led to.
 #[derive(Debug)]
 pub(crate) struct Next {
-    /// The token; none where the model ended its answer.
+    /// The token; `None` if the model ended its answer.
     pub(crate) token: Option<Chosen>,
     /// Set when the answer is complete.
     pub(crate) finished: Option<FinishReason>,
@@ -203,8 +203,8 @@ impl Answer {
         }
     }
 
-    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which so many tokens of the
-    /// chunk are guesses: a shortlist, where that decides the choice.
+    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which this many tokens of the
+    /// chunk are draft tokens: a shortlist, where that decides the choice.
     pub(crate) fn want(
         &mut self,
         at: (usize, usize),
@@ -218,7 +218,7 @@ impl Answer {
         let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(offer.max_best) else {
             return;
         };
-        // Behind a guess the text, and so what follows from it, is not known yet.
+        // After a draft token the text, and so what follows from it, is not known yet.
         let is_known = at.1 == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
         let has_mask = self.constraint.is_none() || self.mask.is_some();
         if self.logprobs.is_some_and(|k| k > offer.max_best) || !is_known || !has_mask {
@@ -257,7 +257,7 @@ impl Answer {
     }
 
     /// How a device finds the next token in the shortlist that [`Self::want`] asks for, if that is one to choose by. A
-    /// guess that is wrong costs a row of a step.
+    /// wrong prediction costs a row of a step.
     pub(crate) fn foreseen(&self, offer: Offer) -> Option<NextToken> {
         let needs_all = self.constraint.is_some() || self.logprobs_of_sampling;
         if needs_all { None } else { self.sampler.foreseen(offer.max_best) }
@@ -369,7 +369,7 @@ impl Answer {
         Ok(Choice { token: Some((id, logprob, top_logprobs)), finished })
     }
 
-    /// Chooses from a shortlist; none where that does not decide.
+    /// Chooses from a shortlist; `None` if that does not decide.
     fn choose_of_few(
         &mut self,
         given: Option<GivenList<'_>>,
@@ -450,7 +450,7 @@ impl Answer {
         Ok(Next { token: Some(token), finished })
     }
 
-    /// The end of the text that no token told of, when the answer ends for `reason`.
+    /// The end of the text that came with no token, when the answer ends for `reason`.
     pub(crate) fn tail(&mut self, reason: FinishReason) -> String {
         let mut tail = String::new();
         // What was held back before a stop text is known, and nothing after it.

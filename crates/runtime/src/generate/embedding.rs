@@ -44,7 +44,7 @@ impl Pooler {
     pub(crate) fn new(params: &EmbedParams, pooling: Pooling, dim: usize) -> Result<Self, Error> {
         let dimensions = params.dimensions.unwrap_or(dim);
         if dimensions == 0 || dimensions > dim {
-            let text = format!("an embedding of {dimensions} elements is not from 1 to {dim}");
+            let text = format!("an embedding must have 1 to {dim} dimensions, not {dimensions}");
             return Err(Error::Request(text));
         }
         Ok(Self {
@@ -115,7 +115,7 @@ impl Model {
     ///     model.embed(&ids, &params)
     /// };
     /// let likeness = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-    /// // This model tells letters apart, and nothing else.
+    /// // This model distinguishes letters, and nothing else.
     /// let (one, other, none) = (embed("abcd")?, embed("dcxy")?, embed("uvw")?);
     /// assert!((likeness(&one, &one) - 1.0).abs() < 1e-5);
     /// assert!((likeness(&one, &other) - 0.5).abs() < 1e-5);
@@ -210,7 +210,7 @@ mod tests {
             let error = Pooler::new(&params, Pooling::Last, 3).map(|_| ()).unwrap_err();
             assert_eq!(
                 error.to_string(),
-                format!("an embedding of {n} elements is not from 1 to 3")
+                format!("an embedding must have 1 to 3 dimensions, not {n}")
             );
         }
     }

@@ -80,6 +80,6 @@ pub struct TopLogprob {
     /// The token.
     pub id: u32,
     /// Its log-probability: before any sampling parameter, unless
-    /// [`GenerateParams::logprobs_of_sampling`] asks for it behind all of them.
+    /// [`GenerateParams::logprobs_of_sampling`] asks for it after all of them.
     pub logprob: f32,
 }

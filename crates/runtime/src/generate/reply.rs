@@ -32,7 +32,7 @@ pub struct Reply<'m> {
     state: State,
 }
 
-/// A session that the reply has for itself, or another that goes on after it.
+/// A session that the reply has for itself, or another that continues after it.
 #[derive(Debug)]
 pub(super) enum Held<'m> {
     Own(Session),
@@ -90,7 +90,7 @@ impl<'m> Reply<'m> {
         match self.state {
             State::Over(generation) => Ok(*generation),
             State::Running(_) | State::Failed => {
-                Err(Error::Request("the reply has ended with an error before".to_owned()))
+                Err(Error::Request("the reply has already ended with an error".to_owned()))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Generation: a prompt in, tokens and text out, one sequence at a time.
 //!
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
-//! for what is new. Where a sliding window has let go of what it would need, it
+//! for what is new. Where a sliding window has released what it would need, it
 //! pays again, unless the model keeps prefixes. What it keeps was written by prompt
 //! rows; tokens that the model generated are run again when they come back in a
 //! prompt, so that an answer never depends on how its prompt came about.
@@ -66,7 +66,7 @@ pub struct Generation {
     pub ids: Vec<u32>,
     /// Their text, up to a stop text.
     pub text: String,
-    /// The end of `text` that no [`TokenEvent`] told of: it was held back as the
+    /// The end of `text` that came with no [`TokenEvent`]: it was held back as the
     /// possible beginning of a stop text or of a character.
     pub tail: String,
     /// Why it ended.
@@ -118,7 +118,7 @@ impl Session {
         model.runner().remove(self.seq);
     }
 
-    /// Generates after a prompt, of tokens or a [`Prompt`](crate::Prompt), and tells `on_event` of each
+    /// Generates after a prompt, of tokens or a [`Prompt`](crate::Prompt), and calls `on_event` for each
     /// part of the prompt and of each token; it may cancel at any of them.
     ///
     /// # Errors

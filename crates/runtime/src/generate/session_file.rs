@@ -6,7 +6,7 @@
 //! position, as the backend has them, and the SHA-256 of everything before. The header has the
 //! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
 //! that says what differs, and so is a file that is damaged: keys and values that do not fit give
-//! answers that look right and are not. The hash tells damage, not intent; a file that others may
+//! answers that look right and are not. The hash detects damage, not intent; a file that others may
 //! write to is refused (see `own_file.rs`).
 
 use super::Session;
@@ -36,7 +36,7 @@ struct Header {
     rows: Vec<u64>,
     /// Positions, and by how much those of angles differ from there on.
     offsets: Vec<(usize, i64)>,
-    /// Of each group, the pages at the front that a window has let go of.
+    /// Of each group, the pages at the front that a window has released.
     first_pages: Vec<usize>,
 }
 
@@ -90,7 +90,7 @@ impl Session {
             fs::rename(&partial, path)
         };
         write().map_err(|source| {
-            // What is left of a file that could not be written is of no use.
+            // A partly written file is useless.
             let _ = fs::remove_file(&partial);
             io(source)
         })
@@ -101,7 +101,7 @@ impl Model {
     /// The session that a file holds; it goes on as if it had never ended.
     ///
     /// # Errors
-    /// If the file cannot be read, is no session or is damaged, if its keys and values are not
+    /// If the file cannot be read, is not a session or is damaged, if its keys and values are not
     /// those that this model would compute, or if it does not fit the context or the cache.
     pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
         let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
@@ -114,7 +114,7 @@ impl Model {
         file.read_to_end(&mut bytes).map_err(io)?;
         let (header, pages) = parse(&bytes).map_err(refuse)?;
         if let Some([what, kept, here]) = self.fingerprint().difference(&header.model) {
-            let reason = format!("it is of {what}: {kept}, and the model here has {here}");
+            let reason = format!("it was made with {what}: {kept}; this model has {here}");
             return Err(refuse(reason));
         }
         let runner = self.runner();
@@ -129,11 +129,11 @@ impl Model {
         };
         let symbols: Vec<Symbol> = header.rows.iter().map(symbol).collect::<Result<_, _>>()?;
         let Some(offsets) = Offsets::from_list(&header.offsets, n) else {
-            return Err(refuse("its offsets are not those of its rows".to_owned()));
+            return Err(refuse("its offsets do not match its rows".to_owned()));
         };
         match runner.restore((n, &offsets), &header.first_pages, pages)? {
             Some(seq) => Ok(Session::with_prompt(seq, symbols)),
-            None => Err(refuse("its pages are not those of its tokens".to_owned())),
+            None => Err(refuse("its pages do not match its tokens".to_owned())),
         }
     }
 }
@@ -141,12 +141,12 @@ impl Model {
 /// The header and the pages of a file, or what is wrong with it.
 fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
     let Some(rest) = bytes.strip_prefix(&MAGIC) else {
-        return Err("it is no session".to_owned());
+        return Err("it is not a session file".to_owned());
     };
-    let cut = || "it ends too early".to_owned();
+    let cut = || "it is truncated".to_owned();
     let (body, hash) = bytes.split_last_chunk::<HASH_LEN>().ok_or_else(cut)?;
     if Sha256::digest(body).as_slice() != hash {
-        return Err("it is damaged: its hash is not that of its contents".to_owned());
+        return Err("it is damaged: its hash does not match its contents".to_owned());
     }
     let rest = &rest[..rest.len() - HASH_LEN];
     let (len, rest) = rest.split_first_chunk::<8>().ok_or_else(cut)?;
@@ -158,7 +158,7 @@ fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
     let malformed = |error: serde_json::Error| format!("its header: {error}");
     let OfVersion { version } = serde_json::from_slice(header).map_err(malformed)?;
     if version != VERSION {
-        return Err(format!("its version is {version}, and this one is {VERSION}"));
+        return Err(format!("its version is {version}, expected {VERSION}"));
     }
     Ok((serde_json::from_slice(header).map_err(malformed)?, pages))
 }

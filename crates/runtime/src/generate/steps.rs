@@ -135,7 +135,7 @@ impl Steps {
         out
     }
 
-    /// Adds what a choice led to and tells of it; returns why the generation is over, if it is.
+    /// Adds what a sampled token led to and emits it; returns why the generation is over, if it is.
     fn add(
         &mut self,
         Next { token, finished }: Next,

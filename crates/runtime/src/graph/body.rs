@@ -1,13 +1,13 @@
 //! The body of a model: its graph without the head.
 //!
 //! What is left ends in the final norm, whose rows are the hidden states that embeddings are made
-//! of. As the head's matrix is no weight of that graph, it is not loaded, unless it is also the
+//! of. As the head's matrix is not a weight of that graph, it is not loaded, unless it is also the
 //! table of the embedding.
 
 use super::split::{Extract, needed};
 use super::{Graph, Op, Part, Prologue, RowDomain};
 
-/// The part of `graph` before its head: what is computed before the last linear, behind which
+/// The part of `graph` before its head: what is computed before the last linear, after which
 /// there is nothing but what works on single logits.
 ///
 /// `None` if the graph does not end so.

@@ -227,7 +227,7 @@ mod tests {
         let plan = plan(&graph, RowLimits { tokens: 4, outputs: 2 });
         let (model, drafts) = (plan.steps_of(false), plan.steps_of(true));
         assert_eq!((model.start, model.end), (0, graph.nodes.len()));
-        // The input is no step.
+        // The input is not a step.
         assert_eq!((drafts.start, drafts.len()), (model.end, part - 1));
         let shape = |place: &crate::graph::plan::Place| (place.width, place.stride, place.rows);
         let hidden = (DIM, DIM, RowDomain::Outputs);

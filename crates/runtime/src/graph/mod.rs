@@ -192,7 +192,7 @@ pub struct Attention {
     pub reach: Reach,
     /// One logit per query head that takes part in the softmax and adds no value.
     pub sinks: Option<WeightId>, // [n_heads]
-    /// What the distance of a key before the query is multiplied by and taken off its score, behind scale and
+    /// What the distance of a key before the query is multiplied by and taken off its score, after scale and
     /// cap: the slopes of ALiBi (arXiv:2108.12409).
     pub alibi: Option<WeightId>, // [n_heads]
 }
@@ -341,9 +341,9 @@ pub enum Op {
     Softcap(f32),
     /// Input x: each element, no less than `min` and no more than `max`.
     Clamp {
-        /// The least that comes out.
+        /// The lower bound.
         min: f32,
-        /// The most that comes out.
+        /// The upper bound.
         max: f32,
     },
     /// Input x, tokens; output: only the rows whose output is wanted.

@@ -248,7 +248,7 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         let in_place = node.inputs.first().copied().filter(|&x| {
             let (storage, col) = home(&homes, x);
             let width = graph.values[x.idx()].width;
-            // Whoever reads these columns later would see them overwritten.
+            // A later reader of these columns would see them overwritten.
             let read_later = |id: ValueId| {
                 let root = graph.root(id).0.idx();
                 homes[root].is_some_and(|(s, _)| s == storage)
@@ -260,7 +260,7 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
             };
             works_in_place(&node.op)
                 && width == out.width
-                // Whoever takes the graph's output takes rows without gaps.
+                // The graph's output must have rows without gaps.
                 && (!results.contains(&node.output) || storages[storage].stride == width)
                 && !graph.value_ids().any(read_later)
                 // An operand in the same storage cannot be read while it is written.

@@ -21,7 +21,7 @@ pub struct DraftBytes {
     pub experts: usize,
 }
 
-/// What `graph` reads; none where it has no part that drafts.
+/// What `graph` reads; `None` if it has no part that drafts.
 pub fn draft_bytes(graph: &Graph, weights: &Weights) -> Option<DraftBytes> {
     let draft = graph.draft.as_ref()?;
     let is_expert = |node: &&Node| matches!(node.op, Op::ExpertLinear(_));

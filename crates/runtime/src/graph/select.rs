@@ -92,7 +92,7 @@ fn is_of_outputs(graph: &Graph, id: ValueId) -> bool {
     graph.values[id.idx()].rows == RowDomain::Outputs
 }
 
-/// Of each node, whether it can run behind the selection.
+/// Of each node, whether it can run after the selection.
 pub(super) fn movable(graph: &Graph) -> Vec<bool> {
     // Of each root, whether something reads it, and whether anything that needs all rows does.
     let mut is_read = vec![false; graph.values.len()];

@@ -3,7 +3,7 @@
 //!
 //! All ranks run the same graph; they differ in what their weights hold. A linear on a value that every rank has
 //! keeps some rows of its matrix and makes some columns of its output. What works on columns alone, or on whole
-//! heads, goes on with these. A linear on columns keeps those columns of its matrix, and makes a term of a sum over
+//! heads, continues with these. A linear on columns keeps those columns of its matrix, and makes a term of a sum over
 //! the ranks, which is added up where something needs it whole. How values are divided follows from the operations,
 //! so nothing here knows an architecture: what needs all columns of a row, such as a router, makes the linears before
 //! it stay whole.
@@ -73,7 +73,7 @@ enum Wanted {
 /// Divides `graph` among `n_ranks` ranks.
 ///
 /// # Errors
-/// If heads, rows or blocks of columns cannot be shared evenly, or there is nothing to divide.
+/// If heads, rows or blocks of columns cannot be divided evenly, or there is nothing to divide.
 ///
 /// # Panics
 /// If the graph was not finished, or fused before.
@@ -104,7 +104,7 @@ fn check_heads(graph: &Graph, n_ranks: usize) -> Result<(), Error> {
         if !fits {
             let layer = node.layer.map_or(String::new(), |layer| format!(" of layer {layer}"));
             let heads = format!("{n_heads} query heads and {n_kv_heads} key-value heads");
-            return refused(n_ranks, format!("the {heads}{layer} cannot be shared evenly"));
+            return refused(n_ranks, format!("the {heads}{layer} cannot be divided evenly"));
         }
     }
     Ok(())
@@ -347,7 +347,7 @@ impl<'a> Layouts<'a> {
         let rows = |id: WeightId, out: usize, layout: Layout| match layout {
             Layout::Cut(Cut { copies, .. }) if !out.is_multiple_of(n / copies) => {
                 let name = &info(id).name;
-                refused(n, format!("`{name}` has {out} rows, which cannot be shared evenly"))
+                refused(n, format!("`{name}` has {out} rows, which cannot be divided evenly"))
             }
             _ => Ok(()),
         };
@@ -359,7 +359,7 @@ impl<'a> Layouts<'a> {
             }
             let blocks = if block > 1 { format!(" in blocks of {block}") } else { String::new() };
             let has = format!("`{name}` of {ty} has {cols} columns{blocks}");
-            refused(n, format!("{has}, which cannot be shared evenly"))
+            refused(n, format!("{has}, which cannot be divided evenly"))
         };
         let is_cut = |id: ValueId| matches!(self.of[id.idx()], Layout::Cut(_));
         let width = |id: ValueId| self.graph.values[id.idx()].width;
@@ -385,7 +385,7 @@ impl<'a> Layouts<'a> {
                     let width = width(node.output);
                     if !width.is_multiple_of(norm.group * n / copies) {
                         let reason = format!("a norm of every {} of {width} columns", norm.group);
-                        return refused(n, format!("{reason} cannot be shared evenly"));
+                        return refused(n, format!("{reason} cannot be divided evenly"));
                     }
                 }
                 _ => {}
@@ -798,9 +798,9 @@ mod tests {
             let expected = format!("the model cannot be divided among {n_ranks} ranks: {reason}");
             assert_eq!(error, expected);
         };
-        let heads = "the 8 query heads and 3 key-value heads of layer 0 cannot be shared evenly";
+        let heads = "the 8 query heads and 3 key-value heads of layer 0 cannot be divided evenly";
         check(&dense(8, 3, HEAD_DIM, 96), 2, heads);
-        let blocks = "`wo` of Q8_0 has 64 columns in blocks of 32, which cannot be shared evenly";
+        let blocks = "`wo` of Q8_0 has 64 columns in blocks of 32, which cannot be divided evenly";
         check(&dense(8, 4, HEAD_DIM, 96), 4, blocks);
         let mut r = Recorder::default();
         let x = r.start();

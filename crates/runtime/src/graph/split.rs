@@ -17,7 +17,7 @@ use crate::graph::weights::{WeightId, Weights};
 #[derive(Debug, Clone)]
 pub struct Part {
     /// The part's graph. Its weights, its layers of key-value groups and the elements of its
-    /// recurrent state are counted anew; its groups are those of the model, without layers
+    /// recurrent state are counted again; its groups are those of the model, without layers
     /// where it has none of theirs.
     pub graph: Graph,
     /// Of each weight of the part, its index in the model.
@@ -53,7 +53,7 @@ pub fn split(graph: &Graph, layer: usize) -> Result<(Part, Part), Error> {
     let hidden = match (crossing.next(), crossing.next()) {
         (Some(hidden), None) => hidden,
         (None, _) => return refuse("nothing comes before it".to_owned()),
-        _ => return refuse("more than the hidden states is read behind it".to_owned()),
+        _ => return refuse("layers after it read more than the hidden states".to_owned()),
     };
     let hidden = hidden.output;
     let attention = |node: &Node| match &node.op {
@@ -63,7 +63,7 @@ pub fn split(graph: &Graph, layer: usize) -> Result<(Part, Part), Error> {
     let is_stored =
         |kv: KvLayer| graph.nodes[cut..].iter().any(|n| attention(n) == Some((kv, true)));
     if graph.nodes[cut..].iter().filter_map(attention).any(|(kv, _)| !is_stored(kv)) {
-        return refuse("keys and values of a layer before it are read behind it".to_owned());
+        return refuse("layers after it read keys and values of a layer before it".to_owned());
     }
     if graph.values[hidden.idx()].rows != RowDomain::Tokens {
         return refuse("rows were selected before it".to_owned());
@@ -391,12 +391,12 @@ mod tests {
     fn what_cannot_be_split_is_an_error() {
         let check = |graph: &Graph, layer: usize, reason: &str| {
             let error = split(graph, layer).map(|_| ()).unwrap_err().to_string();
-            let expected = format!("the model cannot be split in front of layer {layer}: {reason}");
+            let expected = format!("the model cannot be split before layer {layer}: {reason}");
             assert_eq!(error, expected);
         };
         check(&model(2, false), 2, "there is no such layer");
-        check(&model(2, true), 1, "more than the hidden states is read behind it");
-        let kept = "keys and values of a layer before it are read behind it";
+        check(&model(2, true), 1, "layers after it read more than the hidden states");
+        let kept = "layers after it read keys and values of a layer before it";
         check(&sharing(), 2, kept);
     }
 

@@ -175,7 +175,7 @@ impl WeightData {
     /// What `rank` of `n_ranks` has of it.
     ///
     /// # Panics
-    /// If it cannot be shared evenly, or has no such parts.
+    /// If it cannot be divided evenly, or has no such parts.
     pub(crate) fn sliced(&self, slice: Slice, rank: usize, n_ranks: usize) -> Self {
         match (self, slice) {
             (_, Slice::Whole) => self.clone(),

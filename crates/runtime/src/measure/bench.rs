@@ -5,7 +5,7 @@
 //! Which token follows does not change the work, so the tokens are made up. Where a device chooses
 //! tokens itself, it chooses the most likely one of every row that a generation would choose from, and
 //! that is all that comes to the host; elsewhere rows of logits are computed and nothing is chosen. A device
-//! that can go on with its own choices does so, one step ahead of the host, as it does for the engine.
+//! that can continue with its own choices does so, one step ahead of the host, as it does for the engine.
 
 use crate::Error;
 use crate::architectures::ModelOutput;
@@ -22,7 +22,7 @@ pub struct BenchTest {
     pub role: Role,
     /// Tokens of each sequence.
     pub n_tokens: usize,
-    /// Tokens of each sequence that are there before the clock starts.
+    /// Tokens of each sequence that are processed before the clock starts.
     pub depth: usize,
     /// Sequences that run together.
     pub batch: usize,
@@ -36,12 +36,12 @@ impl BenchTest {
 }
 
 impl Model {
-    /// Runs `test` `n_warmup` times, begins to count device metrics anew, and runs it `n_runs` times
+    /// Runs `test` `n_warmup` times, begins to count device metrics again, and runs it `n_runs` times
     /// more. Returns how long each of the latter took, and calls `on_run` after each. The
     /// logits of a prompt's last token and of every generated token are computed.
     ///
     /// What lies before the tokens stays from one run to the next, and is not timed. Where a window
-    /// has let go of some of it, it is run again, which the metrics count.
+    /// has released some of it, it is run again, which the metrics count.
     ///
     /// # Errors
     /// If the sequences do not fit the context or the key-value cache, one step does not hold a
@@ -152,7 +152,7 @@ fn prompt(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Resul
 }
 
 /// Appends a token at each of `positions` to every sequence. Where the device finds the next tokens by itself, a step is
-/// launched behind the one that runs, as the engine does.
+/// launched after the one that runs, as the engine does.
 fn generate(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Result<(), Error> {
     let generated = generate_all(runner, seqs, positions);
     if generated.is_err() {
@@ -208,7 +208,7 @@ mod tests {
     const LLAMA: &str =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/archs/llama/model-f32.gguf");
 
-    /// The logits behind `token`.
+    /// The logits after `token`.
     fn logits(runner: &mut Runner, seq: &SeqId, token: u32) -> Vec<f32> {
         let (role, outputs) = (Role::Generated, Outputs::Last);
         let tokens = [token];

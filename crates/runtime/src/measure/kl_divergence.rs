@@ -143,7 +143,7 @@ fn top(row: &[f32]) -> usize {
 impl Model {
     /// How far this model is from `base` on the tokens `ids` in chunks of `ctx`. The second half
     /// of each chunk is compared, as rows of `role`; the rows before it are a prompt. `progress` is
-    /// told the chunks done, their number, and the mean divergence so far.
+    /// called with the chunks done, their number, and the mean divergence so far.
     ///
     /// # Errors
     /// If the vocabularies differ in size, there are fewer tokens than two chunks, or `ctx` does

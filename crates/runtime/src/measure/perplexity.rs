@@ -55,13 +55,13 @@ impl<'a> Chunks<'a> {
         runner.output().require(ModelOutput::Logits)?;
         if len < 4 || len > runner.max_seq_len() {
             let max = runner.max_seq_len();
-            return Err(Error::Request(format!("a chunk of {len} tokens is not from 4 to {max}")));
+            return Err(Error::Request(format!("a chunk must have 4 to {max} tokens, not {len}")));
         }
         if ids.len() < 2 * len {
             let n = ids.len();
             let mut text = format!("{n} tokens are too few for two chunks of {len}");
             if n >= 8 {
-                text.push_str(&format!("; a smaller ctx (at most {}) would do", n / 2));
+                text.push_str(&format!("; use a ctx of at most {}", n / 2));
             }
             return Err(Error::Request(text));
         }

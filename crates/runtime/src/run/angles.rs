@@ -2,7 +2,7 @@
 //! from positions in the sequence, which say where keys and values go.
 //!
 //! A segment's positions are counted from the one that its first row would have as a token. What comes
-//! after it goes on behind the largest of them, so from then on the two kinds of positions differ by an
+//! after it continues after the largest of them, so from then on the two kinds of positions differ by an
 //! offset, which the sequence keeps.
 
 use super::prompt::{Rows, Segment};
@@ -16,7 +16,7 @@ pub(crate) struct Offsets {
 }
 
 impl Offsets {
-    /// The offsets that [`Self::as_list`] gave, of a sequence of `len` rows; none where they cannot be
+    /// The offsets that [`Self::as_list`] gave, of a sequence of `len` rows; `None` if they cannot be
     /// of one.
     pub(crate) fn from_list(from: &[(usize, i64)], len: usize) -> Option<Self> {
         let is_position = |&(pos, offset): &(usize, i64)| {
@@ -103,7 +103,7 @@ fn positioned(rows: Rows<'_>) -> impl Iterator<Item = Segment<'_>> + Clone {
     rows.segments().filter(|segment| segment.embeddings.positions().is_some())
 }
 
-/// By how much the offset behind a segment differs from that before it.
+/// By how much the offset after a segment differs from that before it.
 fn change(segment: &Segment<'_>) -> i64 {
     i64::from(segment.embeddings.extent()) - segment.embeddings.n_rows() as i64
 }

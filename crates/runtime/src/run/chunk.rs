@@ -1,4 +1,4 @@
-//! What a step is given and gives back: chunks of sequences, and rows of output.
+//! A step's input and output: chunks of sequences, and rows of output.
 
 use super::prompt::Rows;
 use super::seq_id::SeqId;

@@ -14,7 +14,7 @@ pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Resu
     let refuse = |reason: String| Err(Error::Option { option: "rope-scaling", reason });
     let factor = stretch.factor();
     if !(factor > 1.0 && factor <= 1024.0) {
-        return refuse(format!("a factor is above 1 and at most 1024, not {factor}"));
+        return refuse(format!("the factor must be above 1 and at most 1024, not {factor}"));
     }
     let Some(rope) = config.ropes.first_mut() else {
         return refuse("the model has no rotary embedding".to_owned());
@@ -24,7 +24,7 @@ pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Resu
         None if rope.rotary_dim == 0 => {
             return refuse("the model has no rotary embedding".to_owned());
         }
-        None => return refuse("the model's rotary embedding has a scaling already".to_owned()),
+        None => return refuse("the model's rotary embedding is already scaled".to_owned()),
     }
     config.max_seq_len = (config.max_seq_len as f64 * f64::from(factor)) as usize;
     Ok(())
@@ -41,15 +41,15 @@ pub(super) fn context(config: &Config, options: &LoadOptions) -> Result<usize, E
             let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
             Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
         }
-        Some(0) => refuse("a context has at least one token".to_owned()),
+        Some(0) => refuse("must be at least 1".to_owned()),
         Some(n) if n > longest => {
             let can_stretch = rope
                 .is_some_and(|rope| rope.stretched(RopeStretch::Linear(2.0), longest).is_some());
             let advice = match can_stretch {
-                true => "; a scaling of the rotary embedding can stretch it",
+                true => "; RoPE scaling can extend it",
                 false => "",
             };
-            refuse(format!("{n} is more than the {longest} the model was made for{advice}"))
+            refuse(format!("{n} exceeds the model's context of {longest} tokens{advice}"))
         }
         Some(n) => Ok(n),
     }

@@ -33,9 +33,7 @@ impl DraftHead {
     /// Refuses a model without a layer that was asked for.
     pub(super) fn check(self, graph: &Graph) -> Result<(), Error> {
         match (self, &graph.draft) {
-            (Self::On, None) => {
-                Self::refuse("the model brings no layer for multi-token prediction")
-            }
+            (Self::On, None) => Self::refuse("the model has no multi-token prediction layer"),
             _ => Ok(()),
         }
     }
@@ -50,8 +48,10 @@ pub(super) fn with_draft_head(
     let runs = devices.iter().all(|device| device.backend.drafts());
     let reason = match (is_alone, runs) {
         (true, true) => return Ok(options.clone()),
-        (false, _) => "a model on several devices drafts no tokens by itself",
-        (true, false) => "this device does not run the model's layer for multi-token prediction",
+        (false, _) => {
+            "a model on several devices cannot draft with its multi-token prediction layer"
+        }
+        (true, false) => "this device does not support the model's multi-token prediction layer",
     };
     if options.draft_head == DraftHead::On {
         return DraftHead::refuse(reason);
@@ -67,7 +67,7 @@ pub(crate) fn likeliest(logits: &[f32]) -> u32 {
 }
 
 impl Model {
-    /// Runs a prompt in chunks of at most `chunk` tokens, and drafts `n` tokens behind the one that is likeliest to follow
+    /// Runs a prompt in chunks of at most `chunk` tokens, and drafts `n` tokens after the one that is likeliest to follow
     /// it, each of which is likeliest by the model's own layer for multi-token prediction. Returns the logits that they
     /// were chosen from, each `[vocab_size]`.
     ///
@@ -84,12 +84,14 @@ impl Model {
         runner.output().require(ModelOutput::Logits)?;
         if runner.hidden_dim().is_none() {
             return DraftHead::refuse(
-                "the model was loaded without a layer for multi-token prediction",
+                "the model was loaded without its multi-token prediction layer",
             );
         }
         if ids.is_empty() || ids.len() + n > runner.max_seq_len() {
             let (len, most) = (ids.len(), runner.max_seq_len());
-            let text = format!("{n} tokens behind a prompt of {len} in a context of {most}");
+            let text = format!(
+                "{n} draft tokens after a prompt of {len} do not fit the context of {most}"
+            );
             return Err(Error::Request(text));
         }
         let chunk = chunk.clamp(1, runner.limits().tokens);

@@ -61,7 +61,7 @@ impl Fit<'_> {
         part_options(graph, self.options, self.max_seq_len, self.limits, Some(n_pages))
     }
 
-    /// Whether a part fits with so many pages.
+    /// Whether a part fits with this many pages.
     fn fits(&self, part: &Part<'_>, n_pages: usize) -> Result<bool, Error> {
         let (backend, _, weights) = part.to_load;
         let options = self.options_of(part, n_pages)?;
@@ -70,7 +70,7 @@ impl Fit<'_> {
         Ok(most <= part.free.bytes.saturating_sub(part.free.reserve))
     }
 
-    /// The most pages, from `fewest`, which fit, to `most`, with which a part fits.
+    /// The maximum number of pages, from `fewest`, which fit, to `most`, with which a part fits.
     fn most(&self, part: &Part<'_>, fewest: usize, most: usize) -> Result<usize, Error> {
         let (mut fits, mut beyond) = (fewest, most.saturating_add(1));
         while beyond - fits > 1 {
@@ -99,28 +99,25 @@ impl Fit<'_> {
         let (context, kv) = (self.max_seq_len, ByteSize::from(needed.kv));
         let (free, reserve) = (ByteSize::from(bytes), ByteSize::from(reserve));
         let advice = match tokens {
-            0 => {
-                "not one token would fit: fewer layers on this device (--gpu-layers) or a smaller \
-                  model would"
-                    .to_owned()
-            }
-            n => format!(
-                "{n} tokens would fit: --ctx {n}, or --kv-type q8_0 or q4_0 for more of them"
-            ),
+            0 => "not a single token fits: use fewer layers on this device (--gpu-layers) or a \
+                  smaller model"
+                .to_owned(),
+            n => format!("{n} tokens fit: use --ctx {n}, or --kv-type q8_0 or q4_0 to fit more"),
         };
         let reason = format!(
-            "one context of {context} tokens takes {kv} of keys and values beside {beside} of \
-             weights and workspace; {free} are free, of which {reserve} are left to others; {advice}"
+            "a context of {context} tokens takes {kv} for keys and values on top of {beside} for \
+             weights and workspace; {free} are free, of which {reserve} are kept in reserve; \
+             {advice}"
         );
         let (device, fault) = (backend.name(), DeviceFault::OutOfMemory);
         Ok(Error::Device { device, fault, reason })
     }
 }
 
-/// The most pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
+/// The maximum number of pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
 ///
 /// # Errors
-/// [`Error::Device`] if not one context fits a device that tells its free memory exactly.
+/// [`Error::Device`] if not one context fits a device that reports its free memory exactly.
 pub(super) fn most_pages(
     to_load: &[ToLoad<'_>],
     options: &LoadOptions,
@@ -148,9 +145,9 @@ pub(super) fn most_pages(
         let (tokens, free, device) =
             (most * PAGE_LEN, ByteSize::from(free.bytes), to_load.0.name());
         tracing::warn!(
-            "the key-value cache has room for {tokens} tokens, of {} that {} sequences of \
-             {max_seq_len} can use: {free} of memory are free on {device}; --kv-tokens, --ctx, \
-             --parallel and --kv-type change it",
+            "the key-value cache has room for {tokens} of the {} tokens that {} sequences of \
+             {max_seq_len} can use: {free} of memory are free on {device}; see --kv-tokens, --ctx, \
+             --parallel and --kv-type",
             wanted * PAGE_LEN,
             options.max_seqs,
         );

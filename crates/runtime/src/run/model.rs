@@ -278,7 +278,7 @@ impl Model {
         self.bytes_per_token
     }
 
-    /// What drafting with the model's own layer for multi-token prediction reads; none where no such layer was
+    /// What drafting with the model's own layer for multi-token prediction reads; `None` if no such layer was
     /// loaded.
     pub fn draft_bytes(&self) -> Option<DraftBytes> {
         self.draft_bytes
@@ -356,14 +356,14 @@ impl Model {
         self.runner.dispatch_metrics()
     }
 
-    /// Begins to count anew.
+    /// Begins to count again.
     pub fn reset_metrics(&mut self) {
         for device in self.dispatch_metrics() {
             device.reset();
         }
     }
 
-    /// The runner alone, for who has taken everything else that it needs.
+    /// The runner alone, for a caller that has taken everything else that it needs.
     pub(crate) fn into_runner(self) -> Runner {
         self.runner
     }

@@ -31,7 +31,7 @@ pub struct LoadOptions {
     /// The maximum number of tokens of a step; longer prompts are run in chunks of this size. None for what
     /// the devices are best at ([`Backend::step_rows`](crate::backend::Backend::step_rows)).
     pub chunk: Option<usize>,
-    /// The most rows of logits of a step. Hidden states are small: of these, a step gives as
+    /// The maximum number of rows of logits of a step. Hidden states are small: of these, a step gives as
     /// many as it has tokens.
     pub max_outputs: usize,
     /// Sequences of full length that the key-value cache has room for.

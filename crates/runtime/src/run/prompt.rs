@@ -45,7 +45,7 @@ impl Embeddings {
     pub fn new(values: Vec<f32>, dim: usize) -> Result<Self, Error> {
         let refuse = |reason: &str| Err(Error::Request(format!("embeddings: {reason}")));
         if dim == 0 || values.is_empty() || !values.len().is_multiple_of(dim) {
-            return refuse(&format!("{} elements are no rows of {dim}", values.len()));
+            return refuse(&format!("{} elements are not whole rows of {dim}", values.len()));
         }
         if !values.iter().all(|x| x.is_finite()) {
             return refuse("an element is not finite");
@@ -77,7 +77,7 @@ impl Embeddings {
 
     /// The same rows with positions of their own for the angles of rotary embeddings: of each row the
     /// temporal, the height and the width component, counted from where the segment begins. The row
-    /// after them goes on behind the largest, as in Qwen2-VL and its successors. A model whose rotary
+    /// after them continues after the largest, as in Qwen2-VL and its successors. A model whose rotary
     /// embedding has one component takes rows whose three are the same.
     ///
     /// # Errors
@@ -89,7 +89,7 @@ impl Embeddings {
         }
         let largest = positions.iter().flatten().copied().max().unwrap_or(0);
         if largest as usize >= MAX_POSITIONS {
-            return refuse(format!("a position of {largest}"));
+            return refuse(format!("position {largest} is too large"));
         }
         let bytes: Vec<u8> = positions.iter().flatten().flat_map(|x| x.to_le_bytes()).collect();
         self.hash_further(b"positions");
@@ -260,7 +260,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// The row's embedding, if it is none of a token.
+    /// The row's embedding, unless it is a token.
     pub(crate) fn embedding(self) -> Option<&'a [f32]> {
         match self {
             Self::Token(_) => None,
@@ -342,7 +342,7 @@ impl<'a> Rows<'a> {
         self.bidirectional().map(|segment| segment.rows).collect()
     }
 
-    /// The longest beginning of at most `len` rows that can be run without those behind it: rows that
+    /// The longest beginning of at most `len` rows that can be run without those after it: rows that
     /// see each other in both directions are run in one chunk.
     #[must_use]
     pub fn cut(self, len: usize) -> usize {
@@ -350,13 +350,13 @@ impl<'a> Rows<'a> {
         cut.map_or(len, |segment| segment.rows.start)
     }
 
-    /// The least rows at the beginning that can be run without those behind them.
+    /// The least rows at the beginning that can be run without those after them.
     pub(crate) fn least(self) -> usize {
         let first = self.bidirectional().next().filter(|segment| segment.rows.start == 0);
         first.map_or(1, |segment| segment.rows.end)
     }
 
-    /// What tells each from others.
+    /// What distinguishes each from others.
     pub(crate) fn symbols(self) -> impl ExactSizeIterator<Item = Symbol> + Clone + 'a {
         self.sources().map(Source::symbol)
     }

@@ -55,7 +55,7 @@ pub(crate) struct GivenList<'a> {
 }
 
 impl GivenList<'_> {
-    /// The token at the place of a draw; none where it is none of those that were wanted.
+    /// The token at the place of a draw; `None` if none was wanted there.
     pub(crate) fn drawn(&self, place: u32) -> Option<u32> {
         let at = self.draws.iter().position(|&draw| draw == place)?;
         Some(self.list.drawn.get(at)?[0])
@@ -99,12 +99,12 @@ impl<'a> Results<'a> {
         Self { rows, wanted: Some((beside, wants)), ahead }
     }
 
-    /// Whether a step was launched behind this one, with the tokens that [`Self::fed`] tells.
+    /// Whether a step was launched after this one, with the tokens that [`Self::fed`] tells.
     pub(crate) fn runs_ahead(&self) -> bool {
         self.ahead.is_some()
     }
 
-    /// The token that the step behind this one was given by row `i` of the chunk's wanted rows; none where it has no row
+    /// The token that the step after this one was given by row `i` of the chunk's wanted rows; `None` if it has no row
     /// of that.
     pub(crate) fn fed(&self, chunk: usize, i: usize) -> Option<u32> {
         let row = self.rows.first_rows[chunk] + i;

@@ -14,7 +14,7 @@ pub(crate) struct PromptRules {
     pub(crate) vocab_size: usize,
     /// Elements of an embedding.
     dim: usize,
-    /// The most rows of a step.
+    /// The maximum number of rows of a step.
     max_rows: usize,
     /// Rows may come as embeddings in place of tokens.
     takes_embeddings: bool,
@@ -60,14 +60,16 @@ impl PromptRules {
             let (n, found) = (segment.embeddings.n_rows(), segment.embeddings.dim());
             if !takes_embeddings {
                 let reason = "the model looks tokens up in several tables";
-                return refuse(format!("embeddings in place of tokens, as {reason}"));
+                return refuse(format!(
+                    "embeddings in place of tokens are not supported: {reason}"
+                ));
             }
             if found != dim {
                 return refuse(format!("embeddings of {found} elements for a model of {dim}"));
             }
             let positions = segment.embeddings.positions();
             if positions.is_some() && n_components == 0 {
-                let text = "positions of their own for a model without a rotary embedding";
+                let text = "explicit positions for a model without rotary embeddings";
                 return refuse(format!("embeddings: {text}"));
             }
             let differ = |[t, h, w]: &[u32; 3]| t != h || h != w;
@@ -82,12 +84,13 @@ impl PromptRules {
                 continue;
             }
             if !has_reaches {
-                let text = "rows that see each other in both directions for a model without them";
+                let text = "rows with bidirectional attention for a model without it";
                 return refuse(format!("embeddings: {text}"));
             }
             if n > max_rows {
                 return refuse(format!(
-                    "embeddings: {n} rows that see each other do not fit a step of {max_rows} rows"
+                    "embeddings: {n} rows with bidirectional attention do not fit a step of \
+                     {max_rows} rows"
                 ));
             }
         }

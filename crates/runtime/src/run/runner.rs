@@ -1,4 +1,4 @@
-//! Sequences over an executable: who holds which pages, and the making of ragged
+//! Sequences over an executable: which pages each holds, and the making of ragged
 //! batches.
 //!
 //! A runner knows tokens, positions and pages; it knows no text and no sampling.
@@ -32,7 +32,7 @@ use ahead::Ahead;
 pub(crate) struct Saved {
     /// The recurrent state after its last position; empty for models without.
     pub(crate) state: Vec<u8>,
-    /// Of each group, the pages at the front that were given back.
+    /// Of each group, the pages at the front that were released.
     pub(crate) first_pages: Vec<usize>,
     /// The pages of all groups, in order of position.
     pub(crate) pages: Vec<u8>,
@@ -66,22 +66,22 @@ pub struct Runner {
     is_launched: bool,
     /// The sequences of the step that is launched.
     launched: Vec<usize>,
-    /// Their rows were noted already: a step was launched behind it.
+    /// Their rows were noted already: a step was launched after it.
     is_noted: bool,
-    /// The step behind the one that is launched.
+    /// The step after the one that is launched.
     ahead: Ahead,
     /// What steps read from.
     files: Vec<FileWatch>,
-    /// Columns of the hidden states that drafting goes on from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; `None` if the model does not draft.
     hidden_dim: Option<usize>,
 }
 
 const LIVES: &str = "a sequence lives as long as its id";
 
 impl Runner {
-    /// A runner without sequences for an executable with this output of so many columns, over
-    /// pages of these layouts and numbers and so many recurrent states, which keeps the pages of prompts for others when
-    /// `prefixes` says so.
+    /// A runner without sequences for an executable with this output of this many columns, over
+    /// pages of these layouts and numbers and this many recurrent states, which keeps the pages of prompts for
+    /// others when `prefixes` says so.
     pub(crate) fn new(
         executable: Box<dyn Executable>,
         limits: RowLimits,
@@ -170,7 +170,7 @@ impl Runner {
         self.cache.pool_stats()
     }
 
-    /// What the pool of recurrent states has seen; none where the model has none.
+    /// What the pool of recurrent states has seen; `None` if the model has none.
     pub fn state_stats(&self) -> Option<PoolStats> {
         self.cache.state_stats()
     }
@@ -196,7 +196,7 @@ impl Runner {
         self.cache.take_events()
     }
 
-    /// Forgets all prefixes that no sequence goes on from.
+    /// Forgets all prefixes that no sequence continues from.
     pub fn clear_prefixes(&mut self) {
         self.free_ended();
         self.cache.clear_prefixes();
@@ -361,7 +361,7 @@ impl Runner {
     }
 
     /// A new sequence of `len` rows with these offsets and the [saved](Saved) keys and values of another;
-    /// `None` where they are not those of so many rows.
+    /// `None` if they are not those of this many rows.
     ///
     /// # Errors
     /// If there are too few pages, or the device fails.
@@ -476,7 +476,7 @@ impl Runner {
         for chunk in chunks.clone() {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             n_grown += 1;
-            // Behind the first of the generated rows whose output is wanted are drafts, which may
+            // After the first of the decode rows whose output is wanted are drafts, which may
             // be rejected.
             let n = chunk.rows.len();
             let n_states = match chunk.role {

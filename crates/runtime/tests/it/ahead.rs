@@ -1,4 +1,4 @@
-//! Steps that are launched behind the one that runs change no answer: with a device that can, the engine gives the
+//! Steps that are launched after the one that runs change no answer: with a device that can, the engine gives the
 //! answers that a session alone gives.
 
 use crate::common::gpus::cuda;
@@ -36,7 +36,7 @@ fn plain(i: usize) -> Request {
     request
 }
 
-/// What an engine tells of itself behind these requests, which it answered as a session alone does.
+/// An engine's statistics after these requests, which it answered as a session alone does.
 fn check(name: &str, model: Model, requests: &[Request], wanted: &[Answer]) -> EngineStats {
     let engine = Engine::start(model, EngineOptions::default()).unwrap();
     let pending: Vec<_> = requests.iter().map(|request| submit(&engine, request.clone())).collect();

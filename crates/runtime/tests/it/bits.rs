@@ -128,7 +128,7 @@ fn alone_with(
     rows.split_off(prompt.len().div_ceil(chunk) - 1)
 }
 
-/// The same for all sequences at once, sequence `i` one step behind `i - 1`, so
+/// The same for all sequences at once, sequence `i` one step after `i - 1`, so
 /// that prompts and generated tokens share steps.
 fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
     together_with(model, &(0..N_SEQS).map(tokens).collect::<Vec<_>>())
@@ -221,14 +221,14 @@ fn chunks_and_threads_change_no_bit() {
     }
 }
 
-/// Attention of generated rows is cut at multiples of 256 positions, and merged.
+/// Attention of decode rows is cut at multiples of 256 positions, and merged.
 #[test]
 fn contexts_beyond_the_split_of_attention_change_no_bit() {
     use BlockType::{F16, Q4_0, Q4_K, Q6_K, Q8_0};
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quantized.gguf");
     write_quantized(&path, &[Q8_0, Q4_K, Q6_K, Q4_0]);
-    // Generated rows go from the first part of a context to the second, and on to the third.
+    // Decode rows go from the first part of a context to the second, and on to the third.
     let token = |salt: usize, pos: usize| 3 + ((pos * 31 + salt * 17 + pos * pos * 7) % 250) as u32;
     let text = |(salt, n): (usize, usize)| {
         let tokens = |range: std::ops::Range<usize>| range.map(|pos| token(salt, pos)).collect();
@@ -297,11 +297,11 @@ fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
         (vec![whole, whole], "a sequence has two chunks in one step"),
         (
             vec![chunk(&[3, 4], Outputs::At(&[2]))],
-            "the wanted rows of a chunk are not in it or not ascending",
+            "the output rows of a chunk must be in it and ascending",
         ),
         (
             vec![chunk(&[3, 4], Outputs::At(&[1, 0]))],
-            "the wanted rows of a chunk are not in it or not ascending",
+            "the output rows of a chunk must be in it and ascending",
         ),
         (vec![chunk(&[9999], Outputs::Last)], "token 9999 is not in the vocabulary of 288"),
         (vec![chunk(&[3; 97], Outputs::Last)], "97 tokens do not fit the context of 96"),

@@ -134,7 +134,7 @@ fn sessions_that_are_dropped_free_their_pages() {
     for i in 0..40 {
         let mut session = model.new_session();
         let out = session.generate(&mut model, &prompt, &params(2), &mut |_| {
-            // Every fourth is given up in its prompt, every other one in its answer.
+            // Every fourth is cancelled during its prompt, every other one during its answer.
             if i % 4 == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         assert_eq!(out.unwrap().ids.len(), if i % 4 == 0 { 0 } else { 2 }, "session {i}");
@@ -261,5 +261,5 @@ fn a_stream_tells_why_it_ends_early() {
     assert!(matches!(last, Some(Err(Error::Ended))), "{last:?}");
     assert!(stream.next().is_none());
     let error = engine.stream(Request::new(vec![4], params(1))).unwrap_err().to_string();
-    assert_eq!(error, "the engine takes no more requests");
+    assert_eq!(error, "the engine accepts no more requests");
 }

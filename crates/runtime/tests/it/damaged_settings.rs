@@ -38,7 +38,7 @@ impl Damage {
     const ALL: [Self; 6] =
         [Self::Missing, Self::OtherType, Self::Zero, Self::Huge, Self::Negative, Self::Short];
 
-    /// The value with which a setting is damaged; none where it is left out, or where the damage is
+    /// The value with which a setting is damaged; `None` if it is left out, or if the damage is
     /// not for such a value.
     fn apply(self, value: &Value) -> Option<Value> {
         let is_float = matches!(value, Value::F32(_) | Value::F64(_));

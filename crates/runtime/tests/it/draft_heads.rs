@@ -229,8 +229,8 @@ fn the_layer_is_loaded_where_it_is_wanted_and_there() {
     let plain = "../archs/qwen3_5_text";
     assert!(!has_layer(plain, DraftHead::Auto).unwrap());
     let error = has_layer(plain, DraftHead::On).unwrap_err().to_string();
-    assert!(error.contains("brings no layer for multi-token prediction"), "{error}");
+    assert!(error.contains("has no multi-token prediction layer"), "{error}");
     let mut model = load(&cpu, &file("glm4_moe"), LoadOptions::default());
     let error = model.draft_logits(&[3, 4], 1, 8).unwrap_err().to_string();
-    assert!(error.contains("loaded without a layer"), "{error}");
+    assert!(error.contains("loaded without its multi-token prediction layer"), "{error}");
 }

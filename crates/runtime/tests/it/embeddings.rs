@@ -253,7 +253,8 @@ fn a_dropped_ticket_frees_what_it_held() {
 #[test]
 fn what_a_model_was_not_loaded_for_is_refused() {
     const NO_TEXT: &str = "the model was loaded for embeddings and generates no text";
-    const NO_EMBEDDING: &str = "the model was loaded for text and gives no embeddings";
+    const NO_EMBEDDING: &str = "the model was loaded for text generation and computes no \
+                                embeddings";
     let path = tiny("llama").join("model-f32.gguf");
     let load = |output| Model::load(&path, &cpu(1), &LoadOptions { output, ..options() }).unwrap();
     let of = |error: Error| error.to_string();
@@ -280,7 +281,7 @@ fn what_a_model_was_not_loaded_for_is_refused() {
         (
             &[5],
             EmbedParams { dimensions: Some(0), ..EmbedParams::default() },
-            "an embedding of 0 elements is not from 1 to 32",
+            "an embedding must have 1 to 32 dimensions, not 0",
         ),
     ] {
         assert_eq!(of(model.embed(ids, &params).unwrap_err()), want);
@@ -300,7 +301,7 @@ fn what_a_model_was_not_loaded_for_is_refused() {
         (
             vec![5],
             EmbedParams { dimensions: Some(33), ..EmbedParams::default() },
-            "an embedding of 33 elements is not from 1 to 32",
+            "an embedding must have 1 to 32 dimensions, not 33",
         ),
     ] {
         let request = EmbeddingRequest::new(prompt, params);

@@ -133,7 +133,7 @@ fn a_preempted_request_does_not_hold_up_the_others() {
 fn a_draft_model_changes_no_answer() {
     let mut model = load("llama", LoadOptions::default());
     let wanted: Vec<Answer> = (0..12).map(|i| alone(&mut model, &request(i), 0)).collect();
-    // The model itself guesses right wherever the answer is greedy. Another one seldom does, and
+    // The model itself drafts correctly wherever the answer is greedy. Another one seldom does, and
     // one with a small cache has no room for some texts.
     for (name, kv_tokens, is_right) in [("llama", None, true), ("gemma3_text", Some(128), false)] {
         let draft = load(name, serving(kv_tokens));

@@ -102,7 +102,7 @@ fn rows_choose_experts_of_the_best_groups() {
     }
 }
 
-/// The bits of the logits of a prompt's rows, in steps of so many tokens, and of rows generated after it.
+/// The bits of the logits of a prompt's rows, in steps of this many tokens, and of rows generated after it.
 fn bits(path: &Path, device: &dyn Backend, n_prompt: usize, chunk: usize) -> Vec<u32> {
     let options = LoadOptions {
         max_seq_len: Some(n_prompt + 8),

@@ -39,7 +39,7 @@ enum Fault {
     CopyFails,
 }
 
-/// The CPU, until it is told otherwise. A fault happens once.
+/// The CPU, unless set otherwise. A fault happens once.
 #[derive(Debug, Clone)]
 struct Faulty(Arc<Mutex<Fault>>);
 
@@ -196,7 +196,7 @@ fn answer(engine: &Engine, i: usize) -> Result<Vec<u32>, Error> {
 
 #[test]
 fn a_device_that_fails_ends_the_requests_of_the_step() {
-    const DEFECT: &str = "the step panicked, which is a defect of the engine: ";
+    const DEFECT: &str = "the step panicked, which is a bug in the engine: ";
     let device = Faulty::new();
     let engine = Engine::start(device.load(&serving()), EngineOptions::default()).unwrap();
     let expected = answer(&engine, 1).unwrap();

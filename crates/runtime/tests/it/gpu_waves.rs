@@ -1,5 +1,5 @@
 //! Steps with more attention work than the GPU backend has scratch memory for: many
-//! generated rows with long contexts, as drafts, shared prompts and preempted answers
+//! decode rows with long contexts, as drafts, shared prompts and preempted answers
 //! bring them. They run in waves, and their bits are those of small steps.
 
 use crate::common::requests::{Answer, alone, collect, idle_stats, submit};
@@ -16,7 +16,7 @@ use realizar_runtime::{Chunk, GenerateParams, LoadOptions, Model, Outputs, SeqId
 /// Four times what the tiny models were made for: four splits.
 const CONTEXT: usize = 1024;
 
-/// The first GPU with room for so many bytes of the partial results of attention; the
+/// The first GPU with room for this many bytes of the partial results of attention; the
 /// usual number if `None`.
 fn gpu(attention_bytes: Option<u64>) -> Option<WgpuBackend> {
     if Adapter::all().is_empty() {
@@ -75,7 +75,7 @@ fn generate(model: &mut Model, chunks: &[(&SeqId, &[u32])]) -> Vec<Vec<u32>> {
     chunks.iter().enumerate().flat_map(of_chunk).collect()
 }
 
-/// What sequences that go on from one prompt get, `n_tokens` each, in one step; and one
+/// What sequences that continue from one prompt get, `n_tokens` each, in one step; and one
 /// token at a time, one sequence after the other.
 fn forks(model: &mut Model, (len, n_seqs, n_tokens): (usize, usize, usize)) -> [Vec<Vec<u32>>; 2] {
     let parent = prompt(model, len);

@@ -98,7 +98,7 @@ const REFUSED: [(&str, &str, &str); 28] = [
     (
         "deepseek_v3",
         "as_v32_too_long",
-        "the indexer of sparse attention, in contexts of more than the 32 positions that it chooses \
+        "the sparse-attention indexer, in contexts longer than the 32 positions that it selects \
          (`index_topk`), is not supported",
     ),
     (

@@ -99,7 +99,7 @@ fn a_truncated_file_ends_its_engine_and_no_other() {
     assert_eq!(error, format!("{}: {TEXT}", cut.display()));
     assert_eq!(reason, error);
     let refused = engine.submit(request(None), Box::new(|_| ())).unwrap_err();
-    assert_eq!(refused.to_string(), "the engine takes no more requests");
+    assert_eq!(refused.to_string(), "the engine accepts no more requests");
     // One that asks later is told as well.
     let (tell, told) = channel();
     engine.on_failure(move |reason| tell.send(reason.to_owned()).unwrap());

@@ -116,10 +116,10 @@ fn pages_fill_what_is_left() {
         assert!(model.memory().total() <= bytes);
     }
     let text = load(tokens(64) - 1, true, &ten).unwrap_err().to_string();
-    assert!(text.contains("one context of 64 tokens takes"), "{text}");
-    assert!(text.contains("32 tokens would fit: --ctx 32, or --kv-type"), "{text}");
+    assert!(text.contains("a context of 64 tokens takes"), "{text}");
+    assert!(text.contains("32 tokens fit: use --ctx 32, or --kv-type"), "{text}");
     let text = load(tokens(1) / 2, true, &ten).unwrap_err().to_string();
-    assert!(text.contains("not one token would fit"), "{text}");
+    assert!(text.contains("not a single token fits"), "{text}");
     // What is only estimated refuses nothing, and what is stated is taken.
     assert_eq!(load(0, false, &ten).expect("the model loads").kv_tokens(), Some(64));
     let stated = load(0, true, &options(10, Some(96))).expect("the model loads");

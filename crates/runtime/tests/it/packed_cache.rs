@@ -1,5 +1,5 @@
 //! A model from a file of packed weights computes the same bits as one that packs
-//! them, and a file that does not belong to the model, or is damaged, is written anew.
+//! them, and a file that does not belong to the model, or is damaged, is rewritten.
 
 use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
@@ -30,7 +30,7 @@ pub(crate) fn packed_file(dir: &Path) -> PathBuf {
     packed.remove(0)
 }
 
-/// The file of a directory: its time tells whether it was written anew.
+/// The file of a directory: its time tells whether it was rewritten.
 fn written(dir: &Path) -> std::time::SystemTime {
     fs::metadata(packed_file(dir)).unwrap().modified().unwrap()
 }

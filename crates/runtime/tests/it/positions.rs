@@ -1,5 +1,5 @@
-//! Positions that segments of embeddings bring along for their angles: what sequences keep of them, who
-//! refuses them, and the files of models that were made for them.
+//! Positions that segments of embeddings bring along for their angles: what sequences keep of them, which models
+//! refuse them, and the files of models that were made for them.
 
 use crate::common::segments::{Case, bits, embeddings, logits, refused};
 use crate::common::tiny::tiny;
@@ -129,7 +129,7 @@ fn positions_that_a_model_does_not_have_are_refused() {
     let expected = "positions with three components for a model whose rotary embedding has one";
     let found = error("llama", &[[1; 3], [0, 0, 1]]);
     assert!(found.contains(expected), "{found}");
-    let expected = "positions of their own for a model without a rotary embedding";
+    let expected = "explicit positions for a model without rotary embeddings";
     let found = error("gpt2", &[[1; 3]]);
     assert!(found.contains(expected), "{found}");
     let found = error("qwen3_5_text", &[[0, 0, (1 << 31) - 1]]);
@@ -137,7 +137,7 @@ fn positions_that_a_model_does_not_have_are_refused() {
 
     let own = |positions| embeddings(0, 2, 4).with_positions(positions).unwrap_err().to_string();
     assert!(own(vec![[0; 3]]).contains("1 positions for 2 rows"));
-    assert!(own(vec![[0; 3], [1, 1 << 31, 0]]).contains("a position of 2147483648"));
+    assert!(own(vec![[0; 3], [1, 1 << 31, 0]]).contains("position 2147483648 is too large"));
 }
 
 /// Writes a tiny model with these settings and with names made of its own, beside other parts.

@@ -94,7 +94,7 @@ fn rows_that_are_no_prompt_of_the_model_are_refused() {
     other.push_embeddings(Arc::new(Embeddings::new(vec![1.0; 6], 3).unwrap()));
     let error = refused(other.rows());
     assert!(error.contains("embeddings of 3 elements for a model of "), "{error}");
-    // What stands for an embedding is no token.
+    // What stands for an embedding is not a token.
     let error = refused((&vec![3, u32::MAX]).into());
     assert!(error.contains("token 4294967295 is not in the vocabulary"), "{error}");
 }

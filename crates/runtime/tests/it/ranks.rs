@@ -43,10 +43,10 @@ fn n_nodes(model: &Model, what: &str) -> usize {
 
 #[test]
 fn two_ranks_give_the_logits_of_transformers() {
-    // Name; layers whose two sums over the ranks are there: those of attention and of the network behind it.
+    // Name; layers whose two sums over the ranks are there: those of attention and of the network after it.
     let cases = [
         ("llama", 8),
-        // Biases; norms on heads; windows and norms behind the sums; a softcap on logits that are gathered.
+        // Biases; norms on heads; windows and norms after the sums; a softcap on logits that are gathered.
         ("qwen2", 8),
         ("qwen3", 8),
         ("gemma3_text", 12),
@@ -151,7 +151,7 @@ fn batches_chunks_and_runs_change_no_bit() {
         assert!(alone(&mut model, 1, 7) == whole[1], "{path:?} in chunks");
         let mut again = load(&path, 2, &options);
         assert!(alone(&mut again, 1, 64) == whole[1], "{path:?} loaded again");
-        // A step behind one another, so that prompts and generated tokens share steps.
+        // A step after one another, so that prompts and generated tokens share steps.
         let runner = model.runner();
         let seqs: Vec<_> = (0..3).map(|_| runner.new_sequence()).collect();
         let all: Vec<_> = (0..3).map(tokens).collect();
@@ -240,17 +240,17 @@ fn what_cannot_be_divided_is_named() {
     };
     assert_eq!(
         refused(&path, 2),
-        "the model cannot be divided among 2 ranks: `layers.1.wo` of Q4_K has 256 columns in blocks of \
-         256, which cannot be shared evenly"
+        "the model cannot be divided among 2 ranks: `layers.1.wo` of Q4_K has 256 columns in \
+         blocks of 256, which cannot be divided evenly"
     );
     assert_eq!(
         refused(&tiny("llama_awq"), 2),
-        "the model cannot be divided among 2 ranks: `layers.0.wo` of Q4_Z has 32 columns in blocks of \
-         32, which cannot be shared evenly"
+        "the model cannot be divided among 2 ranks: `layers.0.wo` of Q4_Z has 32 columns in blocks \
+         of 32, which cannot be divided evenly"
     );
     assert_eq!(
         refused(&tiny("llama"), 3),
-        "the model cannot be divided among 3 ranks: the 4 query heads and 2 key-value heads of layer 0 \
-         cannot be shared evenly"
+        "the model cannot be divided among 3 ranks: the 4 query heads and 2 key-value heads of \
+         layer 0 cannot be divided evenly"
     );
 }

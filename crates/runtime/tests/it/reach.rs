@@ -64,7 +64,7 @@ fn load(device: &dyn Backend, reach: Reach, window: Option<usize>) -> Box<dyn Ex
     device.load(plan(&graph, limits), Weights::default(), &options).unwrap()
 }
 
-/// What the rows of prompts give: of each part a sequence and positions, of which those in `segment`
+/// What the prefill rows give: of each part a sequence and positions, of which those in `segment`
 /// see each other.
 fn run(
     executable: &mut dyn Executable,

@@ -1,5 +1,5 @@
 //! Models whose layers carry a state: the engine gives their requests the answers that they get alone, and
-//! prompts go on from the states that were kept.
+//! prompts continue from the states that were kept.
 
 use crate::common::gpus::gpus;
 use crate::common::requests::{

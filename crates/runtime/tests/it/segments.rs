@@ -48,7 +48,7 @@ fn rows_that_do_not_see_each_other_have_other_logits() {
     assert!(apart(0) > 0.05 && apart(12) > 0.05, "{} {}", apart(0), apart(12));
 }
 
-/// Generated rows after the prompt, one in a step, of all prompts in one batch.
+/// Decode rows after the prompt, one in a step, of all prompts in one batch.
 fn in_batch(model: &mut Model, prompts: &[Prompt], generated: &[u32]) -> Vec<Vec<Vec<u32>>> {
     let runner = model.runner();
     let seqs: Vec<_> = prompts.iter().map(|_| runner.new_sequence()).collect();
@@ -112,18 +112,18 @@ fn what_a_model_cannot_run_is_refused() {
     };
     let mut model = case.load(&*backend, Arithmetic::Auto);
     let prompt = both(6);
-    let in_part = "rows that see each other are not in one chunk of a prompt";
+    let in_part = "rows with bidirectional attention must be in one prefill chunk";
     for (range, role) in [(0..5, Role::Prompt), (4..9, Role::Prompt), (0..9, Role::Generated)] {
         let error = refused(&mut model, prompt.rows().slice(range), role);
         assert!(error.contains(in_part), "{error}");
     }
     let error = refused(&mut model, both(150).rows(), Role::Prompt);
-    let expected = "150 rows that see each other do not fit a step of 128 rows";
+    let expected = "150 rows with bidirectional attention do not fit a step of 128 rows";
     assert!(error.contains(expected), "{error}");
     for name in ["llama", "qwen3_5_text", "gemma2"] {
         let mut model = Model::load(&tiny(name), &*backend, &LoadOptions::default()).unwrap();
         let error = refused(&mut model, prompt.rows(), Role::Prompt);
-        let expected = "rows that see each other in both directions for a model without them";
+        let expected = "rows with bidirectional attention for a model without it";
         assert!(error.contains(expected), "{name}: {error}");
     }
 }
@@ -247,6 +247,6 @@ fn an_image_that_fits_no_step_is_refused_at_the_request() {
     let request = Request::new(prompt, GenerateParams::default());
     let error = engine.submit(request, Box::new(|_| {})).unwrap_err();
     assert!(matches!(error, SubmitError::Invalid(_)), "{error}");
-    let expected = "17 rows that see each other do not fit a step of 16 rows";
+    let expected = "17 rows with bidirectional attention do not fit a step of 16 rows";
     assert!(error.to_string().contains(expected), "{error}");
 }

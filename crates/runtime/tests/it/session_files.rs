@@ -46,7 +46,7 @@ fn a_restored_session_goes_on_with_the_same_bits() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("session");
     for backend in std::iter::once(cpu()).chain(gpus()) {
-        // A window lets go of pages of the prompt, which the prefix cache still has, whole ones.
+        // A window releases pages of the prompt, which the prefix cache still has, whole ones.
         for (name, prefix_cache, kept) in [("llama", false, 70), ("gemma3_text", true, 64)] {
             let options = LoadOptions { prefix_cache, ..LoadOptions::default() };
             let mut model = load(name, &*backend, options);
@@ -180,13 +180,13 @@ fn files_that_do_not_fit_are_refused() {
         assert!(model.runner().pool_stats().iter().all(|stats| stats.used == 0));
     };
     let mut other = load("qwen2", &*backend, LoadOptions::default());
-    check(&mut other, &file, "it is of other weights: ");
+    check(&mut other, &file, "it was made with other weights: ");
     let f32_kv =
         LoadOptions { kv_type: Some(realizar_quant::BlockType::F32), ..LoadOptions::default() };
     check(
         &mut load("llama", &*backend, f32_kv),
         &file,
-        "it is of another layout of keys and values: 4 layers",
+        "it was made with another layout of keys and values: 4 layers",
     );
     let options = LoadOptions { max_seq_len: Some(64), ..LoadOptions::default() };
     let path = tiny("llama").join("model-f32.gguf");
@@ -199,8 +199,8 @@ fn files_that_do_not_fit_are_refused() {
     // The writes that follow keep its mode.
     let damaged = dir.path().join("damaged");
     std::fs::copy(&file, &damaged).unwrap();
-    let no_session = "it is no session";
-    for (len, expected) in [(0, no_session), (15, no_session), (17, "it ends too early")] {
+    let no_session = "it is not a session file";
+    for (len, expected) in [(0, no_session), (15, no_session), (17, "it is truncated")] {
         std::fs::write(&damaged, &bytes[..len]).unwrap();
         check(&mut model, &damaged, expected);
     }
@@ -262,7 +262,7 @@ fn what_changes_keys_and_values_is_refused() {
     let refused = |model: &mut Model, expected: &str| {
         let error = model.restore_session(&file).unwrap_err().to_string();
         let name = file.display();
-        assert!(error.starts_with(&format!("{name}: it is of {expected}")), "{error}");
+        assert!(error.starts_with(&format!("{name}: it was made with {expected}")), "{error}");
     };
 
     // A directory, whose settings are easily changed, with a vocabulary of its own.
@@ -296,7 +296,7 @@ fn what_changes_keys_and_values_is_refused() {
     refused(&mut open(&llama, stretch(RopeStretch::Linear(2.0))), "another rotary embedding: ");
     refused(&mut open(&llama, stretch(RopeStretch::Yarn(2.0))), "another rotary embedding: ");
     let exact = LoadOptions { arithmetic: Arithmetic::F32, ..plain() };
-    refused(&mut open(&llama, exact), "another arithmetic: Auto, and the model here has F32");
+    refused(&mut open(&llama, exact), "another arithmetic: Auto; this model has F32");
     let f16 = LoadOptions { kv_type: Some(BlockType::F16), ..plain() };
     refused(&mut open(&llama, f16), "another layout of keys and values: ");
     // A context that chooses nothing may be another.

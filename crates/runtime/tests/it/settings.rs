@@ -97,16 +97,16 @@ fn a_context_can_be_stretched_as_a_file_would_ask_for() {
         let error = logits(path, &stretched(stretch)).unwrap_err().to_string();
         assert_eq!(error, expected);
     };
-    let advice = "a scaling of the rotary embedding can stretch it";
-    let text = format!("ctx: 128 is more than the 32 the model was made for; {advice}");
+    let advice = "RoPE scaling can extend it";
+    let text = format!("ctx: 128 exceeds the model's context of 32 tokens; {advice}");
     check(dir.path(), None, &text);
-    let text = "rope-scaling: the model's rotary embedding has a scaling already";
+    let text = "rope-scaling: the model's rotary embedding is already scaled";
     check(&yarn, Some(RopeStretch::Yarn(4.0)), text);
     // What has a scaling is not advised to take another.
     let options = LoadOptions { max_seq_len: Some(300), ..LoadOptions::default() };
     let error = logits(&yarn, &options).unwrap_err().to_string();
-    assert_eq!(error, "ctx: 300 is more than the 256 the model was made for");
-    let text = "rope-scaling: a factor is above 1 and at most 1024, not 0.5";
+    assert_eq!(error, "ctx: 300 exceeds the model's context of 256 tokens");
+    let text = "rope-scaling: the factor must be above 1 and at most 1024, not 0.5";
     check(dir.path(), Some(RopeStretch::Linear(0.5)), text);
 }
 

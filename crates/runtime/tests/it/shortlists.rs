@@ -263,7 +263,7 @@ fn an_engine_and_grammars_choose_from_shortlists() {
             }
             let output = metrics[0].snapshot().output;
             assert!(output.shortlists > 100, "{output:?}");
-            // What follows a guess is not known where the text or a grammar decides.
+            // What follows a draft token is not known where the text or a grammar decides.
             assert_eq!(output.whole_rows > 0, lookup_tokens > 0, "{output:?}");
         }
     }
@@ -304,7 +304,7 @@ fn the_next_step_is_launched_before_a_token_is_told() {
         });
         let _ticket = engine.submit(request.clone(), sink).unwrap();
         engine.shutdown(Duration::from_secs(600));
-        // Where the device finds the tokens, the engine's further steps are launched behind one that runs.
+        // Where the device finds the tokens, the engine's further steps are launched after one that runs.
         let expected = match device.name().contains("cuda") {
             true => &["launch", "launch", "token", "token", "token", "token", "end"][..],
             false => &expected,

@@ -21,7 +21,7 @@ fn load(path: &Path, last_layers: usize) -> Model {
     load_onto(path, &[None, Some(last_layers)])
 }
 
-/// The model on as many backends, each with so many layers and a number of threads of its own.
+/// The model on as many backends, each with its number of layers and of threads.
 fn load_onto(path: &Path, n_layers: &[Option<usize>]) -> Model {
     let options = LoadOptions {
         max_seq_len: Some(64),

@@ -35,7 +35,7 @@ const NAMES: [&str; 21] = [
     "qwen3_nvfp4_mo",
 ];
 
-/// Logits of a prompt's last row and of generated rows.
+/// Logits of a prompt's last row and of decode rows.
 fn logits(path: &Path, device: &dyn Backend, arithmetic: Arithmetic) -> Vec<f32> {
     let options = LoadOptions { arithmetic, max_seq_len: Some(64), ..LoadOptions::default() };
     let mut model = Model::load(path, device, &options).unwrap();

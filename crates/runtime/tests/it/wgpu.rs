@@ -110,7 +110,7 @@ fn quantized_models_give_the_logits_of_the_cpu() {
     };
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("quantized.gguf");
-    // The arithmetic that a GPU is held to has 8-bit activations; on tiles, rows of prompts are BF16.
+    // The arithmetic that a GPU is held to has 8-bit activations; on tiles, prefill rows are BF16.
     let tier = realizar_kernels_cpu::Tier::detect().vectors().name();
     let cpu = CpuBackend::new(Some(2), Some(tier)).unwrap();
     let all = [Q8_0, Q4_K, F16, Q5_0, Q6_K, Q4_1, Q3_K, BF16, Q4_0, Q5_K, Q2_K, F32, Q5_1].to_vec();
@@ -165,7 +165,7 @@ fn a_model_that_does_not_fit_leaves_the_device_usable() {
     let large = LoadOptions { max_seqs: 4000, ..options.clone() };
     let error = Model::load(&tiny("llama"), &backend, &large).unwrap_err();
     assert_eq!(fault(&error), DeviceFault::OutOfMemory, "{error}");
-    assert!(error.to_string().contains("no memory left for"), "{error}");
+    assert!(error.to_string().contains("the GPU is out of memory"), "{error}");
     assert_eq!(gpu.allocated_bytes(), n_bytes, "what was made for the large one is given back");
     assert!(small.logits(&[3, 4, 5], &[2], 8).unwrap() == before);
     Model::load(&tiny("qwen3"), &backend, &options).unwrap();
@@ -185,7 +185,7 @@ fn a_lost_device_is_an_error_of_every_later_call() {
     }
     let error = Model::load(&tiny("llama"), &backend, &options).unwrap_err();
     assert_eq!(fault(&error), DeviceFault::Lost, "{error}");
-    // Another device, opened anew, works.
+    // The device, opened again, works.
     let backend = WgpuBackend::open(None, GpuOptions::default()).unwrap();
     Model::load(&tiny("llama"), &backend, &options).unwrap().logits(&[3], &[0], 8).unwrap();
 }

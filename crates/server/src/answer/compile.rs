@@ -1,7 +1,7 @@
 //! The queue before the compiler of grammars.
 //!
 //! Grammars are compiled on threads of their own, of which there are few, and which the server does
-//! not wait for when it ends. A request whose client has left gives up its place, or its compilation
+//! not wait for when it ends. A request whose client has disconnected leaves the queue, or its compilation
 //! as far as that can be given up.
 
 use crate::error::ApiError;
@@ -32,7 +32,7 @@ pub(crate) async fn compile(
     compiled.map_err(|error| ApiError::invalid(param, error.to_string()))
 }
 
-/// Gives up a compilation when nobody waits for it any more.
+/// Cancels a compilation when nothing waits for it any more.
 struct GiveUp(CompileHandle);
 
 impl Drop for GiveUp {
@@ -64,7 +64,7 @@ impl Queue {
         &'static self,
         start: impl FnOnce(Done) -> Result<(), Error>,
     ) -> Result<Result<Constraint, Error>, ApiError> {
-        let message = "too many grammars wait to be compiled; try again";
+        let message = "too many grammars are waiting to be compiled; try again";
         let full = |_| ApiError::queue_full(message);
         let _waiting = self.waiting.try_acquire().map_err(full)?;
         let late = |_| ApiError::unavailable(message);
@@ -81,7 +81,7 @@ impl Queue {
         }
         match timeout(MAX_COMPILE_TIME, receiver).await {
             Ok(Ok(compiled)) => Ok(compiled),
-            Ok(Err(_)) => Err(ApiError::internal("the compiler of grammars ended")),
+            Ok(Err(_)) => Err(ApiError::internal("the grammar compiler has ended")),
             Err(_) => Ok(Err(Error::Time { limit: MAX_COMPILE_TIME })),
         }
     }

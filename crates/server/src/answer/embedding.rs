@@ -81,7 +81,7 @@ async fn encode(
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let (limits, param) = (&state.config().limits, wanted.param);
     if texts.is_empty() || texts.len() > limits.texts {
-        let message = format!("{} texts are not from 1 to {}", texts.len(), limits.texts);
+        let message = format!("expected 1 to {} texts, found {}", limits.texts, texts.len());
         return Err(ApiError::invalid(param, message));
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
@@ -96,7 +96,7 @@ async fn encode(
         let error = ApiError::context_length(param, long.len(), context);
         return Err(match most < context {
             true => error.because(format!(
-                "of which this server allows {most} for a text; one has {}",
+                "of which this server allows {most} per text; one has {}",
                 long.len()
             )),
             false => error.because(format!("but a text has {}", long.len())),

@@ -2,7 +2,7 @@
 //! stream, and dropping it cancels what is not finished.
 //!
 //! The engine's thread never waits for a client: it adds events to a queue, and counts their bytes.
-//! A stream whose queue has grown beyond its bound is not told more, and its requests are cancelled
+//! A stream whose queue has grown beyond its bound gets no more events, and its requests are cancelled
 //! from there, because a connection that cannot be written to asks for no events.
 
 use crate::error::ApiError;
@@ -223,7 +223,7 @@ fn size(event: &EngineEvent) -> usize {
 }
 
 impl Generation {
-    /// Sets how many bytes may wait for who reads this slowly; without this call there is no bound.
+    /// Sets how many bytes may wait for a slow reader; without this call there is no bound.
     pub(crate) fn bound_backlog(&self, bytes: usize) {
         self.backlog.limit.store(bytes, Ordering::Relaxed);
     }
@@ -295,7 +295,7 @@ impl Generation {
                 Ok(Progress::Finished { answer: prompt * self.n + index, reason, tail, stop })
             }
             EngineEvent::Embedding { .. } => {
-                Err(ApiError::internal("an embedding came where text was asked for"))
+                Err(ApiError::internal("expected generated text, found an embedding"))
             }
             EngineEvent::Failed(error) => Err(self.model.failure(error)),
         }

@@ -16,7 +16,7 @@ pub(crate) fn line(value: &Value) -> String {
     format!("{value}\n")
 }
 
-/// The line that tells of a failure in Ollama's shape.
+/// The line for a failure in Ollama's shape.
 pub(crate) fn failure(error: &ApiError) -> String {
     line(&error.ollama_body())
 }

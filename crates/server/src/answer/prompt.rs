@@ -240,7 +240,10 @@ pub(crate) async fn encode_gaps(
 ) -> Result<Vec<Vec<u32>>, ApiError> {
     let Some(Infill { prefix, suffix: before_suffix, middle, .. }) = model.tokenizer().infill()
     else {
-        let message = format!("the model `{}` has no tokens for `suffix`", model.name);
+        let message = format!(
+            "the model `{}` has no fill-in-the-middle tokens, which `suffix` needs",
+            model.name
+        );
         return Err(ApiError::invalid("suffix", message));
     };
     let model = model.clone();

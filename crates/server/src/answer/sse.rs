@@ -20,7 +20,7 @@ pub(crate) fn json(value: &impl Serialize) -> Event {
     }
 }
 
-/// The event that tells of a failure in OpenAI's shape.
+/// The event for a failure in OpenAI's shape.
 pub(crate) fn failure(error: &ApiError) -> Event {
     json(&error.body())
 }

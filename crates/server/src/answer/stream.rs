@@ -12,24 +12,24 @@ pub(crate) trait Chunks: Send + 'static {
     /// What is sent at a time.
     type Piece: Send;
 
-    /// Adds what is to be told of `progress`; `usage` includes it.
+    /// Adds the chunks for `progress`; `usage` includes it.
     fn progress(
         &mut self,
         progress: Progress,
         usage: Usage,
         out: &mut VecDeque<Self::Piece>,
     ) -> Result<(), ApiError>;
-    /// Whether all is told, whatever the generation goes on with.
+    /// Whether all is emitted, whatever the generation continues with.
     fn is_done(&self) -> bool {
         false
     }
     /// Adds the end of a complete stream.
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Self::Piece>);
-    /// Adds what is told of a failure, which is the last thing that is told.
+    /// Adds the chunk for a failure, which is the last one.
     fn fail(&mut self, error: &ApiError, out: &mut VecDeque<Self::Piece>);
 }
 
-/// The pieces of a generation. A failure is told by the last one. A client that leaves drops the
+/// The chunks of a generation. A failure is the last one. A client that disconnects drops the
 /// generation, which cancels it, and so does one that reads too slowly.
 pub(super) fn pieces<C: Chunks>(
     state: &AppState,
@@ -71,7 +71,7 @@ impl<C: Chunks> Running<C> {
                     let told = progress
                         .and_then(|progress| self.chunks.progress(progress, usage, &mut self.out));
                     if let Err(error) = told {
-                        tracing::error!("a stream ends early: {error}");
+                        tracing::error!("a stream ended early: {error}");
                         self.ended = true;
                         self.chunks.fail(&error, &mut self.out);
                     } else if self.chunks.is_done() {

@@ -316,7 +316,7 @@ fn respond(state: &AppState, chat: Chat, dialect: impl Dialect) -> Result<Respon
     Ok(sse::respond(state, generation, told))
 }
 
-/// What of an answer was told in a dialect.
+/// What of an answer was emitted in a dialect.
 struct Told<D> {
     dialect: Option<D>,
     parsed: Parsed,

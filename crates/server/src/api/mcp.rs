@@ -36,8 +36,8 @@ pub(crate) async fn call(
     // A call may take long, and its body takes no room meanwhile.
     drop(body);
     let name = name.filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| ApiError::invalid("name", "`name` is needed"))?;
-    let unknown = || ApiError::invalid("name", format!("there is no tool `{name}`"));
+    let name = name.ok_or_else(|| ApiError::invalid("name", "`name` is required"))?;
+    let unknown = || ApiError::invalid("name", format!("unknown tool `{name}`"));
     let host = state.config().tool_host.as_ref().ok_or_else(unknown)?;
     let result = host.call(&name, arguments.unwrap_or_default()).await;
     result.map(Json).map_err(|error| match error {

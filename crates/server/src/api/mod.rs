@@ -10,7 +10,7 @@ pub mod responses;
 pub(crate) mod scores;
 pub(crate) mod status;
 
-/// A number with the fewest digits that tell it from all other F32 numbers.
+/// A number with the fewest digits that distinguish it from all other F32 numbers.
 pub(crate) fn digits(value: f32) -> f64 {
     value.to_string().parse().unwrap_or(f64::from(value))
 }

@@ -15,7 +15,7 @@ pub struct ConversationRequest {
     pub model: String,
     /// The conversation, as OpenAI's chat API has it.
     pub messages: Vec<Message>,
-    /// The answer goes on with the last message.
+    /// The answer continues with the last message.
     pub continues: bool,
     /// The tools.
     pub tools: ToolRequest,

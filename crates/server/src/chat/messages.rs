@@ -23,7 +23,7 @@ pub struct TemplateTraits {
     pub object_arguments: bool,
     /// The role `developer`.
     pub developer_role: bool,
-    /// The variable by which it is told of tools.
+    /// The variable that holds the tools.
     pub tools_variable: Option<&'static str>,
     /// The variable, true or false, that turns reasoning on and off.
     pub thinking_variable: Option<&'static str>,
@@ -32,7 +32,7 @@ pub struct TemplateTraits {
 /// Fields of a message that templates read as text.
 const TEXT_FIELDS: [&str; 4] = ["name", "reasoning", "reasoning_content", "tool_call_id"];
 
-/// Names of the variable by which templates are told of tools.
+/// Names of the variable that holds a template's tools.
 const TOOLS_VARIABLES: [&str; 2] = ["tools", "xml_tools"];
 
 /// Names of the variable by which templates turn reasoning on and off.
@@ -123,7 +123,7 @@ impl TemplateTraits {
         messages.map(|(idx, message)| self.message(message, &format!("messages[{idx}]"))).collect()
     }
 
-    /// Tells the model of tools, which are as those of a chat request. A template that reads them
+    /// Shows the model tools in the form of a chat request. A template that reads them
     /// from the variable `tools` gets what is returned; another variable is put into `extra`, and
     /// where there is none, the system message says how a call is written.
     pub fn tell_of_tools<'a>(

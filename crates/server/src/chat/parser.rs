@@ -45,7 +45,7 @@ pub struct ChatParserOptions {
     /// names one of them, and arguments that are written without quotes are what their schemas say.
     pub functions: Vec<Function>,
     /// The answer is calls and nothing else, as its grammar has it: what is cut before it tells
-    /// which function it calls is no content, and is left out.
+    /// which function it calls is not content, and is left out.
     pub calls_alone: bool,
     /// Calls after the first are left out.
     pub single_call: bool,
@@ -102,7 +102,7 @@ impl ChatParser {
             let functions = options.tools.map(|_| functions);
             let mut channels = HarmonyParser::new(functions, single, ids);
             if options.reasoning_open {
-                // The prompt has begun the message; a head alone is no part of the answer.
+                // The prompt has begun the message; a head alone is not part of the answer.
                 channels.push(harmony::REASONING_OPEN, &mut Vec::new());
             }
             let (reasoning, tools, channels) = (None, None, Some(channels));

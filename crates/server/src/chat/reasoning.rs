@@ -2,7 +2,7 @@
 //!
 //! The markers count only where the answer begins: `<think>` in the middle of an answer is text.
 //! White space around the reasoning, and between it and the answer, is left out. Messages in the
-//! channels of gpt-oss are told apart by the parser of [`harmony`]; here are only the marks by which a
+//! channels of gpt-oss are separated by the parser of [`harmony`]; here are only the markers by which a
 //! constraint knows them.
 
 use realizar_runtime::constrain::Reasoning;
@@ -60,7 +60,7 @@ impl ReasoningFormat {
         prompt.trim_end().ends_with(self.open())
     }
 
-    /// Whether a prompt ends behind reasoning, because the template has left it out for the model.
+    /// Whether a prompt ends after reasoning, because the template has left it out for the model.
     pub fn is_closed_in(self, prompt: &str) -> bool {
         prompt.trim_end().ends_with(self.close())
     }

@@ -41,8 +41,8 @@ pub(crate) fn check_admin(state: &AppState, headers: &HeaderMap) -> Result<(), A
         false => &config.admin_keys,
     };
     if keys.is_empty() && !state.is_local() {
-        let message = "this asks for a key; the server has none and can be reached from other \
-                       machines";
+        let message = "this endpoint requires an API key; the server has none and can be reached \
+                       from other machines";
         return Err(ApiError::forbidden(message));
     }
     check(&[keys], headers)
@@ -54,13 +54,13 @@ fn check(keys: &[&[String]], headers: &HeaderMap) -> Result<(), ApiError> {
         return Ok(());
     }
     let Some(shown) = shown_key(headers) else {
-        let message = "this server asks for an API key, as `Authorization: Bearer KEY`";
+        let message = "this server requires an API key: `Authorization: Bearer KEY`";
         return Err(ApiError::unauthorized(message));
     };
     // Every key is compared, and each in a time that depends on its length alone.
     let equal = |key: &String| key.as_bytes().ct_eq(shown);
     let found = keys.iter().copied().flatten().map(equal).fold(Choice::from(0), |a, b| a | b);
-    if bool::from(found) { Ok(()) } else { Err(ApiError::unauthorized("the API key is not known")) }
+    if bool::from(found) { Ok(()) } else { Err(ApiError::unauthorized("unknown API key")) }
 }
 
 fn shown_key(headers: &HeaderMap) -> Option<&[u8]> {

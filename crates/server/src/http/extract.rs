@@ -20,7 +20,7 @@ const VALUE_BYTES: usize = 256;
 #[derive(Debug)]
 pub(crate) struct JsonBody {
     text: Vec<u8>,
-    /// None if the text is no object, which is an error that the parser words.
+    /// None if the text is not an object, which is an error that the parser words.
     members: Option<Members>,
     max_values: usize,
     held: Held,

@@ -16,7 +16,7 @@ use axum::response::Response;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
-/// What whoever asks is told: that the server is there and ready, and nothing else.
+/// Routes open to anyone: whether the server is up and ready, and nothing else.
 pub(crate) const PROBES: [&str; 4] = ["/health", "/live", "/ping", "/ready"];
 
 /// The hosts and origins that are answered.
@@ -111,7 +111,7 @@ impl Rules {
         if other.is_some() {
             return Err(ApiError::forbidden("the request has several `host` headers"));
         }
-        // Only clients that are no browsers send none, such as probes with HTTP/1.0.
+        // Only clients that are not browsers send none, such as probes with HTTP/1.0.
         let host = match host {
             None => uri.authority().cloned(),
             Some(value) => {
@@ -130,7 +130,7 @@ impl Rules {
             if !self.allows_origin(origin, host.as_ref()) {
                 let shown = String::from_utf8_lossy(origin.as_bytes());
                 return Err(ApiError::forbidden(format!(
-                    "pages of `{shown}` may not use this server; `--cors-origin` and \
+                    "pages from `{shown}` may not use this server; `--cors-origin` and \
                      `--allowed-hosts` allow them"
                 )));
             }

@@ -21,7 +21,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
 
-/// Connections beyond the limit that are told so; those beyond these are closed without a word.
+/// Connections beyond the limit that get an answer; those beyond these are closed without one.
 const REFUSALS: usize = 64;
 /// How long a connection that is refused may take.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
@@ -214,7 +214,7 @@ impl Connection {
     async fn run(mut self, stream: TcpStream) {
         // Small packets of streams are not held back.
         if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!("a connection is slower than it could be: {error}");
+            tracing::debug!("cannot set TCP_NODELAY on a connection: {error}");
         }
         let stream = Patient { io: stream, limit: self.stall_timeout, stalled: None };
         let Some(tls) = self.tls.take() else { return self.converse(stream).await };
@@ -225,8 +225,8 @@ impl Connection {
         };
         match stream {
             Ok(Ok(stream)) => self.converse(stream).await,
-            Ok(Err(error)) => tracing::debug!("a handshake failed: {error}"),
-            Err(_) => tracing::debug!("a handshake took too long"),
+            Ok(Err(error)) => tracing::debug!("a TLS handshake failed: {error}"),
+            Err(_) => tracing::debug!("a TLS handshake timed out"),
         }
     }
 
@@ -246,7 +246,7 @@ impl Connection {
             }
         };
         if let Err(error) = result {
-            tracing::debug!("a connection ends: {error}");
+            tracing::debug!("a connection ended: {error}");
         }
     }
 }
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
     use std::future::poll_fn;
 
-    /// Takes so many bytes.
+    /// Takes this many bytes.
     struct Room(usize);
 
     impl AsyncWrite for Room {

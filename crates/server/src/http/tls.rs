@@ -70,10 +70,10 @@ impl Tls {
         match certified(files, provider) {
             Ok(new) => {
                 *current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-                tracing::info!("{} is read again", files.cert.display());
+                tracing::info!("reloaded {}", files.cert.display());
             }
             Err(error) => {
-                tracing::warn!("{error}; the certificate from before is used on");
+                tracing::warn!("{error}; the previous certificate stays in use");
             }
         }
     }
@@ -95,7 +95,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// When files were written, and their lengths; none where they cannot be looked at.
+/// When files were written, and their lengths; `None` if they cannot be looked at.
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
 fn stamp(files: &TlsFiles) -> Stamp {
@@ -129,9 +129,9 @@ fn certified(files: &TlsFiles, provider: &CryptoProvider) -> Result<CertifiedKey
 
 fn unreadable(path: &Path, wanted: &str, error: &pem::Error) -> Error {
     let reason = match error {
-        pem::Error::NoItemsFound => format!("no {wanted} in it, in PEM and without a password"),
+        pem::Error::NoItemsFound => format!("expected an unencrypted {wanted} in PEM, found none"),
         pem::Error::Io(error) => format!("cannot read it: {error}"),
-        error => format!("no {wanted} in PEM: {error}"),
+        error => format!("not a {wanted} in PEM: {error}"),
     };
     Error::Tls { path: path.to_owned(), reason }
 }
@@ -166,9 +166,9 @@ mod tests {
         };
         check(&missing_path, &key_path, &missing_path, "cannot read it");
         check(&cert_path, &missing_path, &missing_path, "cannot read it");
-        check(&empty_path, &key_path, &empty_path, "no certificate in it");
-        check(&key_path, &key_path, &key_path, "no certificate in it");
-        check(&cert_path, &cert_path, &cert_path, "no private key in it");
+        check(&empty_path, &key_path, &empty_path, "expected an unencrypted certificate in PEM");
+        check(&key_path, &key_path, &key_path, "expected an unencrypted certificate in PEM");
+        check(&cert_path, &cert_path, &cert_path, "expected an unencrypted private key in PEM");
         check(&garbled_path, &key_path, &garbled_path, "invalid peer certificate");
         check(&cert_path, &other_path, &other_path, "not the key of the certificate in");
         for (cert, key) in [(&cert_path, &key_path), (&both_path, &both_path)] {

@@ -33,7 +33,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
     }
 }
 
-/// As [`blocking`], for work on a request of so many bytes: that on large ones takes turns, on threads
+/// As [`blocking`], for work on a request of this many bytes: that on large ones takes turns, on threads
 /// of its own that run after those of the engines.
 pub(crate) async fn sized<T: Send + 'static>(
     n_bytes: usize,
@@ -46,7 +46,7 @@ pub(crate) async fn sized<T: Send + 'static>(
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         lower_priority();
-        // The turn lasts as long as the work, even if nobody waits for it any more.
+        // The turn lasts as long as the work, even if nothing waits for it any more.
         let result = catch_unwind(AssertUnwindSafe(work));
         drop(turn);
         let _ = sender.send(result);
@@ -62,7 +62,7 @@ pub(crate) async fn sized<T: Send + 'static>(
 
 /// How long freed memory is kept for the next large request.
 const KEPT: Duration = Duration::from_secs(1);
-/// Whether memory is about to be given back.
+/// Whether memory is about to be released.
 static GIVING_BACK: AtomicBool = AtomicBool::new(false);
 
 /// Gives memory back when a large request is over, with what others have freed until then.

@@ -36,7 +36,7 @@ pub(super) enum Slot {
         outcome: watch::Receiver<Outcome>,
         /// Bytes that are kept for it, once there is room.
         booked: Option<usize>,
-        /// Whether it is to be given up as soon as it is there.
+        /// Whether it is to be unloaded as soon as it is loaded.
         cancelled: bool,
     },
     Loaded(Loaded),
@@ -87,7 +87,7 @@ pub(crate) enum LoadState {
     Unloading,
 }
 
-/// What there is to tell of a model.
+/// The status of a model.
 #[derive(Debug, Clone)]
 pub(crate) struct ModelStatus {
     pub(crate) name: String,
@@ -145,7 +145,7 @@ impl Entry {
         }
     }
 
-    /// Whether it may go to make room: nobody uses it, and it can come back.
+    /// Whether it may be unloaded to make room: no request uses it, and it can be loaded again.
     pub(super) fn may_go(&self) -> bool {
         self.source.is_some() && self.loaded().is_some_and(Loaded::is_idle)
     }

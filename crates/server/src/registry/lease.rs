@@ -30,7 +30,7 @@ impl ModelLease {
         Self(Arc::new(Lease { model, uses, registry }))
     }
 
-    /// A failure of its engine, as a request is told of it.
+    /// A failure of its engine, as a request reports it.
     pub(crate) fn failure(&self, error: Error) -> ApiError {
         match error {
             Error::Ended if self.0.registry.lock().closed => {

@@ -20,7 +20,7 @@ pub(super) async fn finished(
         Ok(outcome) => outcome.clone(),
         Err(_) => None,
     };
-    // A load tells its outcome whatever happens, unless the process ends.
+    // A load reports its outcome whatever happens, unless the process ends.
     result.unwrap_or(Err(LoadError::Closed))
 }
 
@@ -157,7 +157,7 @@ impl Inner {
             Some(Slot::Loading { cancelled: true, .. }) => {
                 Some(LoadError::Cancelled { name: name.to_owned() })
             }
-            // Another device than the one that was reckoned with may have taken it.
+            // A device other than the expected one may have taken it.
             Some(_) => limit
                 .filter(|&limit| needed.saturating_add(others) > limit)
                 .map(|limit| LoadError::TooLarge { name: name.to_owned(), needed, limit }),

@@ -1,4 +1,4 @@
-//! What a program tells of its models: which there are, how each is loaded, and how many may be.
+//! A program's models: which there are, how each is loaded, and how many may be.
 
 use crate::registry::served::ServedModel;
 use realizar_runtime::{MemoryUse, ModelOutput};

@@ -2,7 +2,7 @@
 //! room for all.
 //!
 //! One lock guards the list, and is held for moments only. Loads run on threads of their own
-//! (`load`), as do unloads that wait for requests (`unload`); who waits for one waits for its
+//! (`load`), as do unloads that wait for requests (`unload`); waiting for one means waiting for its
 //! outcome. A request holds a lease (`lease`) on its model, without which the model may go.
 
 mod entry;
@@ -191,7 +191,7 @@ impl Models {
     pub fn configure(&self, spec: ModelSpec) -> Result<(), Error> {
         let ModelSpec { name, aliases, source, output } = spec;
         if self.0.loader.is_none() {
-            let reason = format!("nothing can load `{name}`");
+            let reason = format!("no loader for `{name}`");
             return Err(Error::Config { setting: "models", reason });
         }
         self.0.lock().push(Entry {
@@ -292,7 +292,7 @@ impl Models {
         }
     }
 
-    /// From now on no model is given to a request and none is loaded; who waits is told.
+    /// From now on no model is given to a request and none is loaded; waiting requests fail.
     pub(crate) fn close(&self) {
         self.0.lock().closed = true;
         self.0.changed.notify_all();

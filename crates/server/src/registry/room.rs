@@ -1,4 +1,4 @@
-//! Room for a further model: what may be loaded together, and who goes first.
+//! Room for a further model: what may be loaded together, and which model is unloaded first.
 
 use super::entry::Slot;
 use super::unload::Ending;

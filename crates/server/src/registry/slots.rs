@@ -92,7 +92,7 @@ impl Seats {
         self.seats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows what the engine tells of the answers.
+    /// Follows the engine's events of the answers.
     pub(crate) fn follow(&self, event: &EngineEvent) {
         let mut seats = self.lock();
         match event {

@@ -34,7 +34,7 @@ impl Inner {
 
 impl Registry {
     /// Unloads a model when its engine ends by itself, so that others have its memory and the next
-    /// request loads it anew.
+    /// request reloads it.
     pub(super) fn unload_on_failure(self: &Arc<Self>, model: &Arc<ServedModel>) {
         let (registry, failed_model) = (Arc::downgrade(self), Arc::downgrade(model));
         model.engine.on_failure(move |reason| {
@@ -94,7 +94,7 @@ impl Registry {
 
 impl Models {
     /// Unloads the model with this name or alias: requests that run go on within the time that
-    /// the settings give them. With `wait`, returns when it is gone. A load is given up.
+    /// the settings give them. With `wait`, returns when it is gone. A load in progress is abandoned.
     pub(crate) async fn unload(&self, name: &str, wait: bool) -> Result<(), LoadError> {
         let (registry, grace) = (self.0.clone(), self.0.config.unload_grace);
         let ending = {

@@ -61,7 +61,7 @@ struct Sample {
     generated_tokens: u64,
     /// Requests that were run at its end.
     running: usize,
-    /// Requests that waited at its end.
+    /// Waiting requests at its end.
     waiting: usize,
     /// The used part of the key-value cache at its end; 1 is all of it.
     kv_used: f64,

@@ -128,7 +128,7 @@ fn hermes() {
     // The answer was cut off.
     check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "T f {\"a\": \"b");
     check("<tool_call>{\"name\": \"f\", \"argu", "C <tool_call>{\"name\": \"f\", \"argu");
-    // What is no call is content, to the letter.
+    // What is not a call is content, to the letter.
     check("a\n<tool_call>\nhello\n</tool_call>\n", "C a\n<tool_call>\nhello\n</tool_call>\n");
     check("<tool_call>{\"nam\": 1}</tool_call> b", "C <tool_call>{\"nam\": 1}</tool_call> b");
     check("<tool_call>{\"name\": 5}", "C <tool_call>{\"name\": 5}");
@@ -277,7 +277,7 @@ fn calls_in_elements() {
     qwen("<tool_call><function=f><parameter=a>1</parameter>", "T f {\"a\": 1}");
     qwen("<tool_call><function=f><parameter=a>1</parameter></tool_call>", "T f {\"a\": 1}");
     qwen(&format!("{call}{}", bare.trim_start()), "T f {\"a\": 1}|T f {\"a\": 1}");
-    // The answer was cut off, or is no call.
+    // The answer was cut off, or is not a call.
     qwen("<tool_call><function=f><parameter=text>ab", "T f {\"text\": \"ab");
     qwen("<tool_call>\n<function=", "C <tool_call>\n<function=");
     qwen("a <function=unknown> <tool_call>", "C a <function=unknown> <tool_call>");

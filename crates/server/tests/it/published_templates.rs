@@ -74,7 +74,7 @@ pub(crate) fn template_dirs() -> Option<Vec<PathBuf>> {
 }
 
 /// What the template writes of an answer that calls `get_weather`: the end of the conversation
-/// with it, behind the prompt for it.
+/// with it, after the prompt for it.
 pub(crate) fn answer(template: &ChatTemplate) -> Result<(String, String), String> {
     let traits = TemplateTraits::of(template);
     let function = json!({"name": "get_weather", "description": "Weather", "parameters": {

@@ -58,7 +58,7 @@ test("an error within a stream is one of the server", () => {
 test("errors say what to do", () => {
   const cases: [unknown, RegExp, RegExp][] = [
     [new ServerError("the queue is full", 503, ""), /^The queue is full\.$/, /busy/],
-    [new ServerError("the API key is not known", 401, ""), /key/, /Enter the API key/],
+    [new ServerError("unknown API key", 401, ""), /key/, /Enter the API key/],
     [new ServerError("too long", 400, "context_length_exceeded"), /^Too long\.$/, /Shorten/],
     [new TypeError("fetch failed"), /connection/, /still running/],
     [new Error("The tools are not JSON: x"), /tools/, /^$/],

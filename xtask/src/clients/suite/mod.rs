@@ -124,7 +124,7 @@ pub(super) fn run(engine: &Path, args: &SuiteArgs) -> Result<Tried> {
     let out = fs::File::create(&log)?;
     command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
     let status = command.status().with_context(|| format!("start {}", shell::show(&command)))?;
-    ensure!(outcomes.exists(), "pytest ended with {status}: see {}", log.display());
+    ensure!(outcomes.exists(), "pytest exited with {status}: see {}", log.display());
     let outcomes = read(&fs::read_to_string(&outcomes)?)?;
     println!("\n{}", by_file(&outcomes));
     let tried = judge(&outcomes, &Expected::read()?);

@@ -23,7 +23,7 @@ const CROWD: usize = 6;
 const CROWD_PROMPT: usize = 100;
 const CROWD_CACHE: usize = 640;
 
-/// The `idx`-th request, with so many tokens of a prompt and of an answer.
+/// The `idx`-th request, with this many tokens of a prompt and of an answer.
 fn ask(seed: u64, idx: usize, prompt: usize, answer: usize) -> Ask {
     let prompt = text(&mut Dice::new(seed, idx as u64), prompt);
     Ask::greedy(Api::Completions, "", &prompt, answer)
@@ -164,7 +164,7 @@ pub(super) fn terminated(contender: &Contender, setup: &Setup, seed: u64) -> Fou
     };
     let start = Instant::now();
     let status = server.wait(EXIT_LIMIT)?;
-    ensure!(status.success(), "the server ended with {status}: {}", server.last_line());
+    ensure!(status.success(), "the server exited with {status}: {}", server.last_line());
     Ok(format!(
         "{} streams finished, a later request was {late}, exit status 0 {:.1} s after the last \
          answer",

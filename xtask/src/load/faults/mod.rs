@@ -303,7 +303,7 @@ fn malformed(stage: &Stage) -> Found {
             None => wrong.push(format!("{name}: closed")),
         }
     }
-    // What is no HTTP may be met by anything but an error of the server, silence too.
+    // What is not HTTP may be met by anything but an error of the server, silence too.
     for garbage in [&b"\x16\x03\x01\x02\x00\x01\x00\x01"[..], b"GET\r\n\r\n", b"\r\n\r\n\r\n\0\0"] {
         let mut stream = raw::connect(stage.server.port)?;
         stream.write_all(garbage)?;

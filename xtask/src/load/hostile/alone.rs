@@ -73,6 +73,6 @@ pub(super) fn terminated(contender: &Contender, setup: &Setup, _: u64) -> Result
         ended.map(|status| (told, (status, start.elapsed())))
     })?;
     let (status, took) = ended;
-    ensure!(status.success(), "the server ended with {status}: {}", server.last_line());
+    ensure!(status.success(), "the server exited with {status}: {}", server.last_line());
     Ok(vec![format!("{told}, exit status 0 after {:.1} s", took.as_secs_f64())])
 }

@@ -38,7 +38,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "templates of other models", run: other_models, memory: Bound::Idle(5.0) },
 ];
 
-/// English-like text of so many bytes.
+/// English-like text of this many bytes.
 fn prose(stream: u64, n_bytes: usize) -> String {
     let part = text(&mut Dice::new(1, stream), 4000);
     let mut all = part.repeat(n_bytes / part.len() + 1);

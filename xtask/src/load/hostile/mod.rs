@@ -217,7 +217,7 @@ impl Stage {
         Ok(shown)
     }
 
-    /// Sends the bodies to a path by so many clients, each over and over for [`ATTACK_TIME`] or
+    /// Sends the bodies to a path by this many clients, each repeatedly for [`ATTACK_TIME`] or
     /// once. Another status than one of `expected` is an error.
     fn volley(
         &self,

@@ -27,7 +27,7 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     all().into_iter().map(|(name, _)| name)
 }
 
-/// A folder with the models, which take so many tokens.
+/// A folder with the models, whose context is this many tokens.
 pub(super) fn models(context: usize) -> Result<TempDir> {
     let dir = tempfile::tempdir()?;
     let tiny = shell::root().join("fixtures/archs/llama");

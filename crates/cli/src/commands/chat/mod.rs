@@ -76,12 +76,12 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
             Typed::Help => ui::note(HELP),
             Typed::Reset => {
                 chat.messages.clear();
-                ui::dim("the conversation is forgotten");
+                ui::dim("conversation cleared");
             }
             Typed::System(text) => {
                 chat.messages.clear();
                 let done = if text.is_some() { "set" } else { "removed" };
-                ui::dim(&format!("system message {done}, the conversation is forgotten"));
+                ui::dim(&format!("system message {done}, conversation cleared"));
                 chat.system = text.map(str::to_owned);
             }
             // A failed save must not end the conversation.
@@ -110,7 +110,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 }
 
 /// Answers the last message. Where the model asks for tools, those that the user lets run do, and it
-/// goes on with what they say.
+/// continues with what they say.
 fn turn(
     chat: &mut Chat,
     engine: &mut Engine,
@@ -168,9 +168,11 @@ fn message_of(answer: Answer) -> (Message, Vec<Call>) {
 fn tell_of_dropped(n_turns: usize) {
     match n_turns {
         0 => {}
-        1 => ui::note("the context is full: the oldest turn was dropped; /reset forgets all"),
+        1 => ui::note(
+            "the context is full: the oldest turn was dropped; /reset clears the conversation",
+        ),
         n => ui::note(&format!(
-            "the context is full: the {n} oldest turns were dropped; /reset forgets all"
+            "the context is full: the {n} oldest turns were dropped; /reset clears the conversation"
         )),
     }
 }
@@ -207,8 +209,8 @@ fn answer(engine: &mut Engine, ids: &[u32], args: &Args, tools: &Tools) -> Resul
     printer.finish(&mut out, if guard.asked() { " [stopped]" } else { "" })?;
     if generation.finish_reason == FinishReason::Length {
         ui::note(&match generation.ids.len() >= args.generate.max_tokens {
-            true => format!("the answer was cut after {} tokens (-n)", generation.ids.len()),
-            false => "the answer was cut: the context is full (-c)".to_owned(),
+            true => format!("the answer was cut off after {} tokens (-n)", generation.ids.len()),
+            false => "the answer was cut off: the context is full (-c)".to_owned(),
         });
     }
     tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));

@@ -16,9 +16,9 @@ use crate::ui;
 
 /// Lines of a result that are shown.
 const SHOWN_LINES: usize = 8;
-/// What the model is told of a call that the user does not let run.
+/// The result that the model gets for a call that the user declines.
 const DECLINED: &str = "The user declined this call.";
-/// What it is told of one that Ctrl-C stopped.
+/// The result that it gets for one that Ctrl-C stopped.
 pub(super) const STOPPED: &str = "The user stopped this call.";
 
 /// A call that the model asks for.
@@ -62,7 +62,7 @@ impl Tools {
             ui::note(&format!("note: {failure}"));
         }
         if failed.len() == n_servers {
-            bail!("no MCP server of {} could be used", file.display());
+            bail!("none of the MCP servers in {} could be started", file.display());
         }
         let functions: Vec<_> = servers.tools().iter().map(|tool| tool.function.clone()).collect();
         let values = functions.iter().map(Function::to_chat).collect();
@@ -83,7 +83,7 @@ impl Tools {
     pub(super) fn list(&self) {
         let tools = self.running.as_ref().map_or(&[][..], |running| running.servers.tools());
         if tools.is_empty() {
-            return ui::note("no tools; --mcp FILE names servers that have some");
+            return ui::note("no tools; --mcp FILE names MCP servers");
         }
         for tool in tools {
             let about = tool.function.description.as_deref().unwrap_or_default();
@@ -104,7 +104,7 @@ impl Tools {
             Err(error) => return Ok(Some(format!("The arguments are not a JSON object: {error}"))),
         };
         let shown = printable(&Value::from(arguments.clone()).to_string());
-        ui::note(&format!("{} asks for {} {shown}", tool.server, call.name));
+        ui::note(&format!("{} wants to call {} {shown}", tool.server, call.name));
         if !self.always.contains(&call.name) {
             let question = "run it? [y]es, [n]o, [a]lways this tool: ";
             let Some(line) = input.ask(question)? else { return Ok(None) };
@@ -143,7 +143,7 @@ impl Tools {
 impl Drop for Tools {
     fn drop(&mut self) {
         if let Some(Running { servers, runtime }) = self.running.take() {
-            // Its processes are told to end; nothing waits for a server that does not.
+            // Its processes are asked to end; nothing waits for a server that does not.
             let guard = runtime.enter();
             drop(servers);
             drop(guard);

@@ -1,4 +1,4 @@
-//! What `realizar serve` is told on the command line.
+//! The command line of `realizar serve`.
 
 use std::path::PathBuf;
 

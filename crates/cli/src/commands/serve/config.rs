@@ -19,7 +19,7 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         let before = api_keys.len();
         api_keys.extend(keys.map(str::to_owned));
         // Without keys the server would be open, which is not what the flag asks for.
-        anyhow::ensure!(api_keys.len() > before, "{} has no keys", path.display());
+        anyhow::ensure!(api_keys.len() > before, "{} has no API keys", path.display());
     }
     if args.admin_key.iter().any(String::is_empty) {
         return Err(ui::usage("an admin key is empty"));

@@ -18,7 +18,7 @@ pub(super) struct Loader {
     pub(super) args: Args,
     pub(super) global: GlobalArgs,
     pub(super) models: Vec<ModelSpec>,
-    /// Who is told of the changes of the prefix cache.
+    /// The subscriber to changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
 }
 
@@ -33,7 +33,7 @@ impl Loader {
         Needs {
             ctx: args.ctx,
             seqs: Some(args.parallel),
-            // A row of logits for every answer, and more for guesses and for prompts to be scored.
+            // A row of logits for every answer, and more for draft tokens and for prompts to be scored.
             outputs: Some(args.parallel.saturating_mul(1 + self.max_guesses()).max(16)),
             output: spec.output,
             kv_tokens: args.kv_tokens,
@@ -43,7 +43,7 @@ impl Loader {
         }
     }
 
-    /// The maximum number of tokens that are guessed ahead of an answer.
+    /// The maximum number of tokens drafted per step for an answer.
     fn max_guesses(&self) -> usize {
         let Args { lookup, draft_model, draft_max, .. } = &self.args;
         if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }
@@ -126,7 +126,7 @@ impl ModelLoader for Loader {
     }
 }
 
-/// An error on its way through the server, which tells it to clients, too.
+/// An error on its way through the server, which reports it to clients, too.
 #[derive(Debug)]
 struct Failure(anyhow::Error);
 
@@ -144,7 +144,7 @@ impl fmt::Display for Failure {
 
 impl Error for Failure {}
 
-/// Why a model could not be loaded at the start; what the user can mend is a usage error.
+/// Why a model could not be loaded at the start; what the user can fix is a usage error.
 pub(super) fn start_error(error: LoadError) -> anyhow::Error {
     if let LoadError::Failed { error, .. } = &error
         && let Some(Failure(failure)) = error.downcast_ref()

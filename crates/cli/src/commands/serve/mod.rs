@@ -1,4 +1,4 @@
-//! `realizar serve`: models over HTTP, by OpenAI's API, until it is told to stop.
+//! `realizar serve`: models over HTTP, with OpenAI's API, until it is asked to stop.
 
 mod args;
 mod config;
@@ -85,7 +85,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     models.preload(&at_start).map_err(load::start_error)?;
     let (stop, mut running) = running;
     runtime.block_on(async {
-        // From before the line on that tells of the server, so that who reads it can end it.
+        // Before the line that announces the server, so that its reader can end the server.
         let guard = interrupt::Guard::new();
         let terminated = termination()?;
         // The server runs whether it is read or not.

@@ -31,12 +31,12 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
             (args.kv_events.is_some(), "--kv-events"),
         ] {
             if is_given {
-                return Err(ui::usage(format!("{flag} is for one model that generates text")));
+                return Err(ui::usage(format!("{flag} needs exactly one text-generation model")));
             }
         }
     }
     if args.draft_model.is_some() && args.draft_head == DraftHeadArg::On {
-        let reason = "either --draft-model or --draft-head on drafts tokens, not both";
+        let reason = "--draft-model and --draft-head on are mutually exclusive";
         return Err(ui::usage(reason.to_owned()));
     }
     let at_start = !args.lazy;
@@ -62,7 +62,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
             let name = own_name(&source);
             // A model that is also named has the options of its name.
             if is_taken(&all, &name) {
-                tracing::info!("{source} is not offered: another model is called {name}");
+                tracing::info!("{source} is not served: another model has the name {name}");
                 continue;
             }
             let output = ModelOutput::Logits;
@@ -73,7 +73,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     if all.is_empty() {
         match &args.models_dir {
             Some(dir) => anyhow::bail!("{}: no model in this directory", dir.display()),
-            None => anyhow::bail!("there is no model to serve"),
+            None => anyhow::bail!("no model to serve"),
         }
     }
     Ok(all)
@@ -86,7 +86,7 @@ fn is_taken(all: &[Configured], name: &str) -> bool {
 /// The models in a directory, by name: GGUF files, of which further shards and projectors are no
 /// models of their own, and directories with a model.
 fn models_in(dir: &Path) -> Result<Vec<PathBuf>> {
-    let context = || format!("cannot read the models' directory {}", dir.display());
+    let context = || format!("cannot read the model directory {}", dir.display());
     let mut models = Vec::new();
     for entry in fs::read_dir(dir).with_context(context)? {
         let path = entry.with_context(context)?.path();
@@ -113,7 +113,7 @@ fn is_gguf_model(path: &Path) -> bool {
     is_gguf && path.is_file() && !stem.starts_with("mmproj") && !is_further_shard(&stem)
 }
 
-/// Whether a name ends in `-00002-of-00003` or another shard behind the first.
+/// Whether a name ends in `-00002-of-00003` or another shard after the first.
 fn is_further_shard(stem: &str) -> bool {
     let is_number = |text: &str| text.len() == 5 && text.bytes().all(|b| b.is_ascii_digit());
     let split = stem.rsplit_once("-of-").filter(|(_, of)| is_number(of));

@@ -7,7 +7,7 @@ use anyhow::Result;
 use crate::source::shown;
 use crate::ui;
 
-/// The two parts of `NAME=MODEL`, or a model alone: what stands behind a scheme belongs to a source, as
+/// The two parts of `NAME=MODEL`, or a model alone: what stands after a scheme belongs to a source, as
 /// in `https://host/m.gguf?x=y` and `pip:package==1.0`.
 pub(super) fn split_name(given: &str) -> (Option<&str>, &str) {
     let is_source =

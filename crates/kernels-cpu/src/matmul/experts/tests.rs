@@ -197,7 +197,7 @@ fn float_weights_and_widened_blocks() {
 #[test]
 fn weights_on_tiles() {
     for ty in BlockType::all().filter(|&ty| packs(ty) || supports_rows(ty)) {
-        // More columns than a panel has, so that sums go on from one to the next.
+        // More columns than a panel has, so that sums continue from one to the next.
         let n_cols = ty.block_len() * 2060_usize.div_ceil(ty.block_len());
         let matrices = Matrices::new(ty, n_cols);
         for tier in tile_tiers() {

@@ -72,7 +72,7 @@ impl<D: Device> Shortlists<D> {
     /// `n_fed` rows have some. The host finds them by [`fed`](Self::fed).
     ///
     /// The step can so be launched before the host has read the lists. What the host then chooses is compared with
-    /// the token that was fed, and the row of a step that began with another token is given up: the device's draw is
+    /// the token that was fed, and the row of a step that began with another token is discarded: the device's draw is
     /// the host's but for the rounding of its weights.
     ///
     /// # Errors
@@ -106,12 +106,12 @@ impl<D: Device> Shortlists<D> {
         ];
         let grid = [n_rows as u32, 1, 1];
         // SAFETY: the arguments are those of `shortlist_feed` in order; both lists of numbers were checked. Sources are
-        // what `source` gave, words of the lists, or none behind the first `n_fed`, for which there is room behind the
+        // what `source` gave, words of the lists, or none after the first `n_fed`, for which there is room after the
         // lists. As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, &kernels.shortlist.feed, grid, [THREADS, 1], &arguments) }
     }
 
-    /// The token that row `row` of the next step was given, behind [`read`](Self::read).
+    /// The token that row `row` of the next step was given, after [`read`](Self::read).
     ///
     /// # Panics
     /// If it was given none.

@@ -56,7 +56,7 @@ impl<D: Device> Greedy<D> {
         kernels: &Kernels<D>,
         stream: &D::Stream,
         logits: Rows<'_, D>, // [n_rows, n_logits]
-        n_tokens: usize,     // what a row has behind them is of none
+        n_tokens: usize,     // what a row has after them is of none
         tokens: Option<List<'_, D>>,
     ) -> Result<(), Error> {
         let (n_rows, n_logits) = (logits.n_rows(), logits.n_cols());

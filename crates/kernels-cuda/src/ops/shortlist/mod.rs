@@ -25,7 +25,7 @@ const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.gz");
 const THREADS: u32 = 256;
 const CHUNK: u32 = 4096;
 const BLOCK: u32 = 64;
-/// The most of the best tokens of a row.
+/// The maximum number of best tokens per row.
 const MAX_BEST: u32 = 256;
 /// Words of what is wanted of a row, beside the lists and masks that these name.
 const HEADER: usize = 12;
@@ -75,13 +75,13 @@ pub struct ShortlistRow<'a> {
     pub row: u32,
     /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
     pub n_best: u32,
-    /// Tokens; what the row has behind them is of none.
+    /// Tokens; what the row has after them is of none.
     pub n_tokens: u32,
     /// Tokens that are given by themselves and are not among the best, in ascending order, at most
     /// [`Shortlists::MAX_LISTED`]. A row that has some is wanted once in a launch.
     pub listed: &'a [u32],
     /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may where there is
-    /// none. Tokens behind its end may not.
+    /// none. Tokens after its end may not.
     pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
     /// What is wanted of the shares of all that may be among the best.
     pub shares: Option<SharesOf<'a>>,
@@ -93,7 +93,7 @@ pub struct Shortlist<'a> {
     /// The bits of the logits of the listed tokens, in their order.
     pub listed: &'a [u32],
     /// The best tokens and the bits of their logits, best first and of equals the lower ids, plus zero before minus
-    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. None where a logit
+    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. `None` if a logit
     /// is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
     /// The shares of all that may be among the best, together, where that was wanted; zero where `best` is none.
@@ -174,7 +174,7 @@ impl ShortlistLimits {
         HEADER + self.listed + self.draws + mask
     }
 
-    /// The most words of a list.
+    /// The maximum number of words of a list.
     fn list_words(&self) -> usize {
         3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws + FED
     }
@@ -185,7 +185,7 @@ impl ShortlistLimits {
 /// Rows are [pushed](Self::push), what is wanted of them is [uploaded](Self::upload) in one copy, the lists are made
 /// by [`queue`](Self::queue) and [read](Self::read) in one copy. What is queued depends on the number of rows and on
 /// whether shares are wanted, and on nothing else of what was pushed, so that a captured graph can hold it and be
-/// replayed behind another upload; where fewer rows were pushed than are queued, the others are skipped.
+/// replayed after another upload; where fewer rows were pushed than are queued, the others are skipped.
 #[derive(Debug)]
 pub struct Shortlists<D: Device> {
     n_logits: u32,
@@ -198,22 +198,22 @@ pub struct Shortlists<D: Device> {
     places: Vec<ListPlace>,
     end_row: usize,
     n_words: usize,
-    /// Rows of the next step that were given tokens, which lie behind the lists.
+    /// Rows of the next step that were given tokens, which lie after the lists.
     n_fed: usize,
     has_shares: bool,
     out: Vec<u32>,
 }
 
 impl<D: Device> Shortlists<D> {
-    /// The most of the best tokens of a row.
+    /// The maximum number of best tokens per row.
     pub const MAX_BEST: u32 = MAX_BEST;
     /// The maximum number of tokens of a row that are given by themselves.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have so many bits in a selection.
+    /// The longest row: indices have this many bits in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
-    /// The most draws of a row.
+    /// The maximum number of draws per row.
     pub const MAX_DRAWS: u32 = 64;
-    /// The most rows of a launch.
+    /// The maximum number of rows of a launch.
     pub const MAX_ROWS: usize = 65535;
 
     /// Bytes on the device for lists of rows of `n_logits`, beside what is shared.
@@ -349,7 +349,7 @@ impl<D: Device> Shortlists<D> {
         self.wants.write(stream, 0, &self.words)
     }
 
-    /// Queues the making of the lists of the first `n_rows` rows: one launch, and another one `with_shares`. Behind
+    /// Queues the making of the lists of the first `n_rows` rows: one launch, and another one `with_shares`. After
     /// it, listed tokens have minus infinity in `logits`. [`upload`](Self::upload) comes before.
     ///
     /// # Errors
@@ -409,7 +409,7 @@ impl<D: Device> Shortlists<D> {
         self.lists.read(stream, 0, &mut self.out[..self.n_words + self.n_fed])
     }
 
-    /// The list of the row that was pushed as number `idx`, behind [`read`](Self::read).
+    /// The list of the row that was pushed as number `idx`, after [`read`](Self::read).
     ///
     /// # Panics
     /// If there is no such row.

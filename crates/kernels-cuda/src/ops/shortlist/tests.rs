@@ -348,7 +348,7 @@ fn the_best_token_is_the_first_of_the_largest() {
 
 #[test]
 fn a_captured_choice_feeds_the_next_step() {
-    // Row `i` of a table has its largest value at the token behind `i`: a loop that looks up what it has chosen.
+    // Row `i` of a table has its largest value at the token after `i`: a loop that looks up what it has chosen.
     let n = 70;
     let next = |i: usize| (i * 31 + 7) % n;
     let (kernels, stream) = kernels();
@@ -433,7 +433,7 @@ fn lists_feed_the_next_step() {
     let first = |idx: usize| list(idx).best.unwrap()[0][0];
     let expected = [first(0), list(1).drawn[0][0], first(2)];
     let device = bench.kernels.device();
-    // In another order than that of the lists, with rows that keep their tokens, and some behind those that are fed.
+    // In another order than that of the lists, with rows that keep their tokens, and some after those that are fed.
     let (n, n_fed) = (12, 5);
     let draw =
         DrawOfBest { factor, range, top_p: None, of_row: false, min_p: 0, draw: 0, by_id: false };

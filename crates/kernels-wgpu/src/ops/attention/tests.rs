@@ -40,7 +40,7 @@ struct Case {
     sinks: Vec<f32>, // [n_heads]
     /// Makes other pages of the same sequences.
     shuffle: u32,
-    /// Items of a wave of generated rows at most.
+    /// Items of a wave of decode rows at most.
     max_items: u32,
     /// Positions that see each other in both directions.
     segment: Option<(u32, u32)>,
@@ -138,7 +138,7 @@ impl Case {
         self.sequences[seq as usize].len.div_ceil(PAGE_LEN)
     }
 
-    /// Pages of all sequences; page 0 is nobody's.
+    /// Pages of all sequences; page 0 belongs to none.
     fn n_pages(&self) -> u32 {
         1 + (0..self.sequences.len() as u32).map(|seq| self.n_pages_of(seq)).sum::<u32>()
     }
@@ -220,7 +220,7 @@ impl Case {
         out
     }
 
-    /// Runs steps of parts, each with its generated rows first, and calls `found`
+    /// Runs steps of parts, each with its decode rows first, and calls `found`
     /// with the sequence, the position and the result of each row.
     fn run(&self, gpu: &Gpu, steps: &[Vec<Part>], mut found: impl FnMut(u32, u32, &[f32])) {
         let spec = self.spec;

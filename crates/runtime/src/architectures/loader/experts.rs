@@ -110,7 +110,8 @@ impl WeightLoader<'_> {
         if has_factor || are_several && tensors.iter().all(is_made) {
             if let Some(first) = tensors.first() {
                 tracing::warn!(
-                    "{}: `{}` and its like take 32 bits a weight, as their scales fit no block type",
+                    "{}: `{}` and similar tensors take 32 bits per weight: no block type fits \
+                     their scales",
                     self.path().display(),
                     first.name
                 );

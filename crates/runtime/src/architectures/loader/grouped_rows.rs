@@ -76,7 +76,7 @@ impl WeightLoader<'_> {
         Ok(Some(values))
     }
 
-    /// Linear layers whose rows the file has in turns: of each part in order so many rows, and all
+    /// Linear layers whose rows the file has interleaved: of each part in order its number of rows, and all
     /// this `n` times.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use realizar_formats::Bytes;
 use std::ops::Range;
 
 impl WeightLoader<'_> {
-    /// Tensors of these layers, which the file has behind the model's own, are not asked for.
+    /// Tensors of these layers, which the file has after the model's own, are not asked for.
     pub(crate) fn pass_over_layers(&mut self, layers: Range<usize>) {
         self.beyond = layers;
     }

@@ -169,7 +169,7 @@ impl WeightLoader<'_> {
         self.add(format!("{name}.bias"), shape, WeightData::Vector(values))
     }
 
-    /// The tensor whose name ends in `part` behind that of a weight.
+    /// The tensor whose name ends in `part` after that of a weight.
     fn require_part(&mut self, name: Name, part: &str) -> Result<Tensor, Error> {
         let file_name = format!("{}{part}", self.file_name(name, ""));
         self.find_file(&file_name).ok_or_else(|| Error::MissingTensor {

@@ -167,7 +167,7 @@ impl Source<'_> {
         Ok(Rope { theta, rotary_dim, scaling, sections: sections.transpose()? })
     }
 
-    /// The angles of whole heads, of which all behind a part of the pairs are zero.
+    /// The angles of whole heads, of which all after a part of the pairs are zero.
     fn proportional(&self, p: &HfSettings, theta: f32, part: f32) -> Result<Rope, Error> {
         let n_pairs = self.head_dim / 2;
         let n_turned = (part * self.head_dim as f32 / 2.0) as usize;

@@ -34,7 +34,7 @@ impl Sections {
         Ok(sections)
     }
 
-    /// What a GGUF file says, for `n_pairs` pairs; none where it says nothing.
+    /// What a GGUF file says, for `n_pairs` pairs; `None` if it says nothing.
     ///
     /// # Errors
     /// If it is no list of three numbers and a zero, or they do not fit the pairs.

@@ -115,7 +115,7 @@ impl CpuExecutable {
             }
             Arithmetic::F32 => PackedWeights::none(),
         };
-        // What steps read is there before the first one.
+        // What steps read is ready before the first one.
         weights.make();
         let n_experts = experts::scratch_bytes(&plan, &weights, options.arithmetic, tier);
         let experts = ExpertMemory::new(&plan, &weights, options.arithmetic, tier, &team);
@@ -571,10 +571,10 @@ mod tests {
             let weights = Weights(vec![WeightData::Matrix { ty, rows: OUT, cols: COLS, data }]);
             let limits = RowLimits { tokens: 4, outputs: 4 };
             let plan = plan(&b.finish(output), limits);
-            // With tiles, rows of prompts are BF16.
+            // With tiles, prefill rows are BF16.
             let tier = Tier::detect().vectors();
             let mut executable = load_plan_on(tier, plan, weights, Arithmetic::Auto);
-            // A generated row, then three of a prompt.
+            // A decode row, then three of a prompt.
             let positions = POSITIONS.to_vec();
             let whole = Batch { n_generated: 1, positions, ..batch(4, &[0, 1, 3]) };
             let out = executable.run(&whole, &x).unwrap().to_vec();

@@ -19,7 +19,7 @@ use realizar_kernels_cpu::{
     WeightsRef,
 };
 
-/// The most parts that experts have; merging more would gain nothing.
+/// The maximum number of parts that experts have; merging more would gain nothing.
 const MAX_PARTS: usize = 4;
 
 /// The products of a plan with experts.

@@ -1,4 +1,4 @@
-//! The main memory that this process may take, where Linux tells it: what is free or can be freed, within the limits of
+//! The main memory that this process may use, where Linux reports it: what is free or can be freed, within the limits of
 //! its control groups.
 
 use std::fs;
@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The number behind a key, in KiB.
+/// The number after a key, in KiB.
 fn kib(text: &str, key: &str) -> Option<usize> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.trim().strip_suffix("kB")?.trim().parse().ok()

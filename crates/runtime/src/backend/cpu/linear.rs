@@ -402,7 +402,7 @@ impl LinearStep<'_> {
     }
 }
 
-/// The most parts that a linear step has; merging more would gain nothing.
+/// The maximum number of parts that a linear step has; merging more would gain nothing.
 const MAX_PARTS: usize = 8;
 
 /// The matrices of `parts`, the last repeated up to [`MAX_PARTS`].

@@ -39,11 +39,11 @@ impl CpuBackend {
     /// was detected when `None`).
     ///
     /// # Errors
-    /// If there are to be no threads or too many, or the processor lacks the tier.
+    /// If there are no threads or too many, or the processor does not support the tier.
     pub fn new(n_threads: Option<usize>, tier: Option<&str>) -> Result<Self, Error> {
         let n_threads = n_threads.unwrap_or_else(default_threads);
         if n_threads == 0 || n_threads > 1024 {
-            let reason = format!("{n_threads} is not a number of threads from 1 to 1024");
+            let reason = format!("must be from 1 to 1024, not {n_threads}");
             return Err(Error::Option { option: "threads", reason });
         }
         let tier = match tier {
@@ -51,7 +51,8 @@ impl CpuBackend {
             Some(name) => Tier::from_name(name).ok_or_else(|| {
                 let available: Vec<_> = Tier::selectable().map(Tier::name).collect();
                 let available = available.join(", ");
-                let reason = format!("`{name}` is not one this machine has ({available})");
+                let reason =
+                    format!("`{name}` is not available on this machine (available: {available})");
                 Error::Option { option: "cpu-tier", reason }
             })?,
         };

@@ -1,5 +1,5 @@
 //! The matrices of linear steps as the kernels read them: packed at load, straight
-//! from the file, whose pages are given back piece by piece; or mapped from the file
+//! from the file, whose pages are released piece by piece; or mapped from the file
 //! that an earlier load wrote.
 
 use super::experts::expert_linears;
@@ -19,7 +19,7 @@ use realizar_quant::BlockType;
 /// Where packed matrices begin: on cache lines.
 const ALIGN: usize = 64;
 
-/// Bytes of a matrix that are packed before their pages are given back.
+/// Bytes of a matrix that are packed before their pages are released.
 const PIECE_BYTES: usize = 16 << 20;
 
 /// A packed matrix in the memory of all, or those of a layer's experts.

@@ -13,7 +13,7 @@ pub(super) fn packed_arithmetics(
 ) -> [PackedArithmetic; 2] {
     let of_prompts = match (arithmetic, domain) {
         (Arithmetic::Auto, RowDomain::Tokens) => tier.prompt_arithmetic(),
-        // Output rows of prompts are few, and have two planes.
+        // Output rows of prefill are few, and have two planes.
         (Arithmetic::Auto, RowDomain::Outputs)
         // No weights are packed, and all rows are multiplied alike.
         | (Arithmetic::F32, _) => PackedArithmetic::Int8,

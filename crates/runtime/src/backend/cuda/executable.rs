@@ -51,7 +51,7 @@ pub(super) struct CudaExecutable<D: Device> {
     fused: Vec<Fused>,
     arithmetic: Arithmetic,
     max_seq_len: usize,
-    /// Steps of generated rows.
+    /// Steps of decode rows.
     captured: HashMap<CapturedFor, (Captured<D>, Launches)>,
     weights: DeviceWeights<D>,
     words: Words,
@@ -67,14 +67,14 @@ pub(super) struct CudaExecutable<D: Device> {
     /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
     n_output: usize,
-    /// Hidden states that drafting goes on from, behind the numbers of the output.
+    /// Hidden states that drafting continues from, after the numbers of the output.
     hidden: Range<usize>,
-    /// Shortlists of rows of logits; none where the output has none.
+    /// Shortlists of rows of logits; `None` if the output has none.
     lists: Option<RowLists<D>>,
     launched: Instant,
     /// A stream in which the host waits for shortlists while the next step runs.
     reading: D::Stream,
-    /// That the shortlists of the step that is collected are made, where the next one was launched behind it.
+    /// That the shortlists of the step that is collected are made, where the next one was launched after it.
     ahead: Option<D::Event>,
     /// Of its rows, where the shortlists have their tokens.
     sources: Vec<[u32; SOURCE_WORDS]>, // [n_rows]
@@ -83,7 +83,7 @@ pub(super) struct CudaExecutable<D: Device> {
     metrics: Arc<DispatchMetrics>,
 }
 
-/// Rows that a step of `n` generated rows is filled up to, so that few captures serve all numbers.
+/// Rows that a step of `n` decode rows is filled up to, so that few captures serve all numbers.
 fn bucket(n: usize) -> usize {
     match n {
         0..=8 => n.next_power_of_two(),
@@ -175,7 +175,7 @@ impl<D: Device> CudaExecutable<D> {
         4 * (self.output.len() + self.words.capacity()) + lists
     }
 
-    /// Rows that a batch is filled up to, if its step can be captured: it has generated rows alone, and all of their
+    /// Rows that a batch is filled up to, if its step can be captured: it has decode rows alone, and all of their
     /// outputs are wanted.
     fn captured_rows(&self, batch: &Batch) -> Option<usize> {
         let n = batch.n_rows();
@@ -266,7 +266,7 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Queues the launches of a step, and tells how many of which class they are.
+    /// Queues the launches of a step, and counts them by class.
     fn queue_steps(
         &self,
         drafts: bool,
@@ -328,7 +328,7 @@ impl<D: Device> CudaExecutable<D> {
         }
     }
 
-    /// Brings rows of the output to the host, behind those that were brought.
+    /// Brings rows of the output to the host, after those that were brought.
     fn bring(&mut self, rows: Range<usize>) -> Result<(), kernels::Error> {
         self.bring_of(self.plan.output, rows)
     }
@@ -346,7 +346,7 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Brings the hidden states that drafting goes on from behind what was brought of the output.
+    /// Brings the hidden states that drafting continues from behind what was brought of the output.
     fn bring_hidden(&mut self, batch: &Batch) -> Result<(), kernels::Error> {
         let n_output = self.n_output;
         if let Some(&place) = self.plan.hidden_of(batch.drafts) {
@@ -373,7 +373,7 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Queues the shortlists of the step that was launched, and the next one behind them.
+    /// Queues the shortlists of the step that was launched, and the next one after them.
     fn queue_next(
         &mut self,
         batch: &Batch,
@@ -391,7 +391,7 @@ impl<D: Device> CudaExecutable<D> {
         self.queue(next, &[], true)
     }
 
-    /// Brings the shortlists of a step behind which the next one was launched.
+    /// Brings the shortlists of a step after which the next one was launched.
     fn bring_lists(&mut self, wants: &Wants, made: &D::Event) -> Result<(), kernels::Error> {
         let lists = self.lists.as_mut().expect("its output is logits");
         // The step's own stream is busy with the next step.

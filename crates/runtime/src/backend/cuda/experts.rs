@@ -1,7 +1,7 @@
 //! Layers of which a row uses a few experts: the choice, and the products with the experts that rows chose.
 //!
 //! Which experts a row chose stays on the device. Pairs of rows and experts are sorted by expert for prompts, and for
-//! generated rows where enough of them share an expert.
+//! decode rows where enough of them share an expert.
 
 use super::products::{Form, form};
 use super::steps::{Launcher, Role};

@@ -14,11 +14,11 @@ const BLOCK_LEN: usize = 32;
 pub(super) enum Fused {
     /// It is launched as it is.
     No,
-    /// Its generated rows are quantized for the product that follows, too.
+    /// Its decode rows are quantized for the product that follows, too.
     Quantizes,
     /// A later step does its work.
     Skipped,
-    /// A product that makes the step behind it, a gated activation of its two halves, of its generated rows, if these are
+    /// A product that makes the step after it, a gated activation of its two halves, of its decode rows, if these are
     /// not too many; and quantizes them if that step would.
     Gates {
         /// Whether the gate is the second half.
@@ -96,7 +96,7 @@ fn quantizes(step: &Step, linear: &Step) -> bool {
         && step.inputs.iter().all(is_aligned)
 }
 
-/// Whether a linear step is read by nobody but the gated activation of its halves behind it, and whether the gate is the
+/// Whether a linear step is read by nobody but the gated activation of its halves after it, and whether the gate is the
 /// second half.
 fn gates(plan: &Plan, idx: usize) -> Option<bool> {
     let (linear, gated) = (&plan.steps[idx], &plan.steps[idx + 1]);
@@ -113,7 +113,7 @@ fn gates(plan: &Plan, idx: usize) -> Option<bool> {
         .then_some(up_first)
 }
 
-/// Whether what lies at `place` is read by a step behind `idx`, or is the output.
+/// Whether what lies at `place` is read by a step after `idx`, or is the output.
 fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
     // Up to the last column of the last row: a view does not reach as far as its stride would.
     let range = |p: &Place| {

@@ -1,4 +1,4 @@
-//! The CUDA backend: a plan's steps as launches in a stream; those of generated rows are captured once for each
+//! The CUDA backend: a plan's steps as launches in a stream; those of decode rows are captured once for each
 //! number of rows, and replayed.
 //!
 //! Weights, norms, biases, activations, keys, values and recurrent states stay on the device. Per step the numbers of
@@ -94,7 +94,7 @@ impl<D: Device> CudaBackend<D> {
         Ok(Self { kernels: Arc::new(kernels), wgmma: None })
     }
 
-    /// The same with kernels of groups of warps for the rows of prompts.
+    /// The same with kernels of groups of warps for the prefill rows.
     ///
     /// # Errors
     /// If the device does not take these kernels.
@@ -114,7 +114,7 @@ impl<D: Device> CudaBackend<D> {
             return Ok(());
         }
         if options.arithmetic == Arithmetic::F32 {
-            let reason = "with --arithmetic f32 nothing is multiplied in half precision; leave one of them out";
+            let reason = "--arithmetic f32 rules out half precision; use only one of the two";
             return Err(Error::Option { option: "cuda-wgmma", reason: reason.to_owned() });
         }
         let mut types: Vec<BlockType> = layout.types(weights).collect();
@@ -129,20 +129,21 @@ impl<D: Device> CudaBackend<D> {
             tracing::warn!(
                 device,
                 others,
-                "--cuda-wgmma changes nothing: no weights have a type that it has kernels for"
+                "--cuda-wgmma has no effect: none of the weights have a type that its kernels \
+                 support"
             );
         } else {
             tracing::info!(
                 device,
                 by_wgmma,
                 others,
-                "prompts: wgmma by type of weights; experts and others by mma.sync"
+                "prefill: wgmma for these weight types, mma.sync for experts and other types"
             );
         }
         Ok(())
     }
 
-    /// Loads a plan for a device alone, or for one with a place in a group of so many.
+    /// Loads a plan for a device alone, or for one with a place in a group of this many.
     fn load_rank(
         &self,
         plan: Plan,
@@ -229,7 +230,10 @@ fn device_error(device: &str, error: &kernels::Error) -> Error {
     };
     let reason = match error {
         kernels::Error::OutOfMemory { what, n_bytes } => {
-            format!("the GPU has no memory left for {what} of {}", ByteSize(*n_bytes as u64))
+            format!(
+                "the GPU is out of memory: {what} of {} cannot be allocated",
+                ByteSize(*n_bytes as u64)
+            )
         }
         error => error.to_string(),
     };

@@ -1,7 +1,7 @@
-//! Products with weights. A row's role decides their arithmetic: generated rows are 8-bit integers where weights have
+//! Products with weights. A row's role decides their arithmetic: decode rows are 8-bit integers where weights have
 //! integer levels, as reading the weights is all, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
 //! prompts meet weights on tensor cores in half precision, by the instructions of groups of warps (`wgmma`) where they are asked
-//! for and the weights' type has them. Sums are F32. F32 weights, the experts of other generated rows and
+//! for and the weights' type has them. Sums are F32. F32 weights, the experts of other decode rows and
 //! F32 arithmetic stay in F32.
 
 use super::fused::Fused;
@@ -25,13 +25,13 @@ use std::sync::Arc;
 pub(super) enum Form {
     /// With F32 activations.
     F32,
-    /// With 8-bit activations: generated rows alone.
+    /// With 8-bit activations: decode rows alone.
     Int8,
-    /// With activations in two parts, on tensor cores: generated rows alone.
+    /// With activations in two parts, on tensor cores: decode rows alone.
     Parts,
-    /// In half precision, on tensor cores: rows of prompts alone.
+    /// In half precision, on tensor cores: prefill rows alone.
     Half(HalfType),
-    /// The same by groups of warps, whose bits are others: all rows of prompts, or none.
+    /// The same by groups of warps, whose bits are others: all prefill rows, or none.
     Wgmma(HalfType),
 }
 
@@ -109,7 +109,7 @@ impl ProductRoom {
             widths.max().map(|width| (plan.limits.tokens, width))
         };
         let halves = widest(&|form| matches!(form, Form::Half(_)));
-        // A linear's generated rows and its rows of prompts take the same room, one after the other.
+        // A linear's decode rows and its prefill rows take the same room, one after the other.
         let parts = widest(&|form| form == Form::Parts).map(|(rows, width)| (2 * rows, width));
         let both = |a: Shape, b: Shape| (a.0.max(b.0), a.1.max(b.1));
         Self {
@@ -176,7 +176,7 @@ impl<D: Device> Products<D> {
         room.rows(ty, first, x.n_rows(), x.n_cols())
     }
 
-    /// Room for the parts of generated rows, which are the first ones of a step.
+    /// Room for the parts of decode rows, which are the first ones of a step.
     fn parts(&self, x: &Rows<'_, D>) -> Halves<'_, D> {
         let room = self.halves.as_ref().expect("there is room for parts");
         room.rows(HalfType::BF16, 0, 2 * x.n_rows(), x.n_cols())
@@ -191,7 +191,7 @@ struct Part<'a, D: Device> {
 }
 
 impl<'a, D: Device> Launcher<'a, D> {
-    /// Whether linear step `idx` makes the generated rows of the gated activation behind it, too.
+    /// Whether linear step `idx` makes the decode rows of the gated activation after it, too.
     pub(super) fn gates(&self, idx: usize) -> bool {
         let rows = self.plan.steps[idx].output.rows;
         matches!(self.fused[idx], Fused::Gates { .. })
@@ -214,7 +214,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
-    /// Products of the generated rows with the matrix of a step, and the gated activation behind it.
+    /// Products of the decode rows with the matrix of a step, and the gated activation after it.
     pub(super) fn gated(&self, (idx, step): (usize, &Step), up_first: bool) -> Result<(), Error> {
         let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
         let rows = self.of_role(step.output.rows, Role::Generated);

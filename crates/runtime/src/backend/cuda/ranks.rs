@@ -3,7 +3,7 @@
 //!
 //! The first rank runs in the caller's thread, and its output is that of all. Each of the others has a thread, which
 //! gets a copy of the batch and waits for its card. Within a step the ranks wait for one another in the exchanges of
-//! the plan alone. Pages and states are those of all ranks, one behind the other.
+//! the plan alone. Pages and states are those of all ranks, one after the other.
 
 use super::executable::CudaExecutable;
 use super::{CudaBackend, CudaOptions};
@@ -238,7 +238,7 @@ fn follow<D: Device>(shared: &Shared, rank: &Mutex<CudaExecutable<D>>) {
             tracing::error!("a rank has failed: {error}");
             state.failed.get_or_insert_with(|| Failure::of(error));
             drop(state);
-            // Told first, so that who hears of the others' end finds its cause.
+            // Recorded first, so that whatever notices the others' end finds its cause.
             lock(rank).abort();
             state = shared.state();
         }

@@ -1,4 +1,4 @@
-//! The memory that a plan takes on a device beside its weights: told before it is loaded, and made when it is.
+//! The memory that a plan takes on a device besides its weights: computed before it is loaded, and allocated when it is.
 
 use super::experts::PairRoom;
 use super::fused::{self, Fused};
@@ -22,7 +22,7 @@ pub(super) fn f32_bytes(n: usize) -> usize {
 /// The partial results of attention.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScratchRoom {
-    /// The most generated rows of a step.
+    /// The maximum number of decode rows of a step.
     pub(super) max_rows: usize,
     /// The maximum of all layers.
     pub(super) n_heads: usize,
@@ -46,7 +46,7 @@ pub(super) struct Room {
     pub(super) fused: Vec<Fused>,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
-    /// Ranks, and values of each that are exchanged at once; none where there are no others.
+    /// Ranks, and values of each that are exchanged at once; `None` if there are no others.
     pub(super) exchange: Option<(usize, usize)>,
     /// Rows of logits that shortlists are made of in a step; none where the output has none.
     pub(super) list_rows: usize,
@@ -55,7 +55,7 @@ pub(super) struct Room {
     kv_bytes: usize,
 }
 
-/// The maximum numbers of a plan's output, with hidden states that drafting goes on from.
+/// The maximum number of values of a plan's output, with hidden states that drafting continues from.
 fn max_output(plan: &Plan) -> usize {
     let of = |drafts: bool| {
         let output = plan.output_of(drafts);
@@ -75,7 +75,7 @@ fn heads(plan: &Plan) -> Option<(usize, usize)> {
     attentions.reduce(|most, of| (most.0.max(of.0), most.1.max(of.1)))
 }
 
-/// The most values of a rank that a step exchanges; none where no step does.
+/// The maximum number of values of a rank that a step exchanges; `None` if no step does.
 fn exchanged(plan: &Plan) -> Option<usize> {
     let of_step = |step: &Step| match &step.op {
         Op::AllReduce { .. } | Op::AllGather => {

@@ -15,10 +15,10 @@ use realizar_kernels_cuda::{
 };
 use std::sync::Arc;
 
-/// The most rows of a step that shortlists are made of.
+/// The maximum number of rows of a step that shortlists are made of.
 const MAX_ROWS: usize = 256;
 
-/// Rows of a plan's output that shortlists can be made of in a step; none where they are no logits.
+/// Rows of a plan's output that shortlists can be made of in a step; none where they are not logits.
 pub(super) fn n_rows(plan: &Plan, options: &ExecutableOptions) -> usize {
     let are_logits = options.logits && plan.output.rows == RowDomain::Outputs;
     let fits = plan.output.width <= Shortlists::<Driver>::MAX_LOGITS as usize;
@@ -41,7 +41,7 @@ fn shares_of(scale: ShareScale, draws: &[u32]) -> SharesOf<'_> {
     SharesOf { factor: scale.factor, range: scale.range, draws }
 }
 
-/// Bytes on the device for shortlists of so many rows of `width` logits.
+/// Bytes on the device for shortlists of this many rows of `width` logits.
 pub(super) fn device_bytes(width: usize, n_rows: usize) -> usize {
     if n_rows == 0 {
         return 0;
@@ -149,7 +149,7 @@ impl<D: Device> RowLists<D> {
         Ok(n_launches)
     }
 
-    /// Where the lists that were queued have the token that a row goes on with.
+    /// Where the lists that were queued have the token that a row continues with.
     pub(super) fn source(&self, idx: usize, next: NextToken) -> [u32; SOURCE_WORDS] {
         let next = match next {
             NextToken::Best => kernels::NextToken::Best,

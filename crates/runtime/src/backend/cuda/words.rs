@@ -1,7 +1,7 @@
-//! The numbers of a step: what the host tells the device each time, as one list of 32-bit numbers.
+//! The numbers of a step: what the host passes to the device each time, as one list of 32-bit numbers.
 //!
 //! Lists lie at places that depend on the row limits and the context alone, so that a captured step finds them
-//! again; the block tables come last. A step of generated rows may be filled up with rows that see and store
+//! again; the block tables come last. A step of decode rows may be filled up with rows that see and store
 //! nothing, so that one capture serves several numbers of rows.
 
 use crate::backend::Batch;
@@ -54,9 +54,9 @@ pub(super) struct Places {
     pub(super) seq_of_row: usize, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles: usize, // [n_tiles, 2]
-    /// One past the last position that each row sees; none where no layer attends as far as rows reach.
+    /// One past the last position that each row sees; `None` if no layer attends as far as rows reach.
     pub(super) reaches: Option<usize>, // [n_rows]
-    /// Of sequences, and of the slots that states go to; none where no layer has a state.
+    /// Of sequences, and of the slots that states go to; `None` if no layer has a state.
     pub(super) states: Option<[usize; 2]>, // [n_seqs, 3], [n_rows]
     pub(super) groups: Vec<GroupPlaces>,
     tables: usize,
@@ -120,7 +120,7 @@ impl Places {
 pub(super) struct Counts {
     /// Rows.
     pub(super) rows: usize,
-    /// Rows of generated tokens, the first ones.
+    /// Decode rows, the first ones.
     pub(super) generated: usize,
     /// Rows whose output is wanted.
     pub(super) outputs: usize,
@@ -162,7 +162,7 @@ impl Words {
         &self.words
     }
 
-    /// Fills in the numbers of `batch`; a batch of generated rows alone becomes one of `n_rows` rows.
+    /// Fills in the numbers of `batch`; a batch of decode rows alone becomes one of `n_rows` rows.
     ///
     /// # Panics
     /// If the batch is larger than the places were made for.
@@ -258,7 +258,7 @@ impl Words {
         self.words[at + batch.n_rows()..at + n_rows].fill(0);
     }
 
-    /// The states that sequences go on from, and those that are wanted after rows.
+    /// The states that sequences continue from, and those that are wanted after rows.
     fn fill_states(&mut self, [seqs_at, writes_at]: [usize; 2], batch: &Batch, n_rows: usize) {
         assert_eq!(batch.state_reads.len(), batch.seqs.len(), "states of sequences");
         assert_eq!(batch.state_writes.len(), batch.n_rows(), "states of rows");

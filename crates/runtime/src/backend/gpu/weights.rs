@@ -249,7 +249,7 @@ pub(crate) struct Vectors {
 }
 
 impl Vectors {
-    /// Appends the numbers unless they are there.
+    /// Appends the numbers unless they are present.
     fn add(&mut self, key: VectorKey, values: impl IntoIterator<Item = f32>) {
         let start = self.values.len() as u32;
         if let Entry::Vacant(entry) = self.places.entry(key) {
@@ -270,7 +270,7 @@ impl Vectors {
         }
     }
 
-    /// Where a vector begins in the buffer, if it is there.
+    /// Where a vector begins in the buffer, if it has it.
     pub(crate) fn place(&self, key: &VectorKey) -> Option<u32> {
         self.places.get(key).copied()
     }

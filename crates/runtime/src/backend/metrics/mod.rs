@@ -50,7 +50,7 @@ pub enum OpClass {
     /// What ranks exchange, and its sums.
     Exchange,
     /// A whole step, submission and read-back included. It contains the others
-    /// and is no dispatch in the sums over classes.
+    /// and is not a dispatch in the sums over classes.
     Step,
 }
 

@@ -20,7 +20,7 @@ use realizar_kernels_wgpu::{
 use realizar_quant::BlockType;
 use std::collections::HashSet;
 
-/// Rows of prompts up to which their product takes the smaller tiles.
+/// Prefill rows up to which their product takes the smaller tiles.
 const FEW_ROWS: u32 = 16;
 
 /// How often a kernel runs in a step.
@@ -59,7 +59,7 @@ impl Count {
 pub(super) enum Run {
     /// A kernel.
     One(Kernel, Count),
-    /// The attention of generated rows, wave by wave.
+    /// The attention of decode rows, wave by wave.
     Waves {
         /// The key-value group.
         group: usize,
@@ -118,7 +118,7 @@ pub(super) struct Binder<'a> {
     pub(super) states: &'a States,
     /// Activations as 8-bit integers; none when no step wants them.
     pub(super) quantized: Option<&'a QuantizedRows>,
-    /// Rows of prompts by expert; none when no step has experts.
+    /// Prefill rows by expert; none when no step has experts.
     pub(super) pairs: Option<&'a ExpertPairs>,
 }
 
@@ -169,7 +169,7 @@ pub(super) fn n_kernels(
             let (ty, rows, cols, _) = matrix(weights, *table);
             of_matrix(ty, rows, cols)
         }
-        // For generated rows, and for few and many rows of prompts.
+        // For decode rows, and for few and many prefill rows.
         Op::Linear { .. } => {
             let products = layout.linear(idx, weights);
             let bound = products.map(|(ty, rows, cols)| 3 * of_matrix(ty, rows, cols));
@@ -193,7 +193,7 @@ pub(super) fn n_kernels(
     plan.steps.iter().enumerate().map(of_step).sum::<usize>() + groups.len()
 }
 
-/// Whether generated rows are quantized for products with matrices of a type.
+/// Whether decode rows are quantized for products with matrices of a type.
 pub(super) fn is_int8(arithmetic: Arithmetic, ty: BlockType) -> bool {
     arithmetic != Arithmetic::F32 && kernels::takes_quantized(ty)
 }
@@ -328,7 +328,7 @@ impl Binder<'_> {
         }
     }
 
-    /// Generated rows by matrix-vector kernels, rows of prompts by tiles, whatever
+    /// Decode rows by matrix-vector kernels, prefill rows by tiles, whatever
     /// their numbers.
     fn linear(&self, plan: &Plan, idx: usize) -> Result<Vec<Run>, Error> {
         let step = &plan.steps[idx];
@@ -384,7 +384,7 @@ impl Binder<'_> {
         Ok(runs)
     }
 
-    /// Stores keys and values of all rows, then attends: generated rows by splits
+    /// Stores keys and values of all rows, then attends: decode rows by splits
     /// of their context, prompts by tiles.
     fn attention(&self, step: &Step, attention: &Attention) -> Result<Vec<Run>, Error> {
         let group = attention.kv.group;

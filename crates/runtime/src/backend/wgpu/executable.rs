@@ -44,9 +44,9 @@ pub(super) struct WgpuExecutable {
     /// The rows of the plan's output that were wanted.
     output: Vec<f32>, // [max rows, width]
     n_output: usize,
-    /// Of these numbers, the hidden states that drafting goes on from.
+    /// Of these numbers, the hidden states that drafting continues from.
     hidden: Range<usize>,
-    /// Shortlists of rows of logits; none where the output has none.
+    /// Shortlists of rows of logits; `None` if the output has none.
     lists: Option<RowLists>,
     launched: Instant,
     metrics: Arc<DispatchMetrics>,
@@ -97,7 +97,7 @@ fn kv_group(gpu: &Gpu, (layout, n_pages): &(KvLayout, usize)) -> Result<KvGroup,
     Ok(KvGroup { spec, layers })
 }
 
-/// Records that rows of an output come to the host, behind the `n_before` numbers that do.
+/// Records that rows of an output come to the host, after the `n_before` numbers that do.
 fn bring(
     recorder: &mut Recorder<'_>,
     output: &Place,
@@ -115,7 +115,7 @@ fn bring(
     }
 }
 
-/// Records that the hidden states that drafting goes on from come to the host, behind the `n_before` numbers that
+/// Records that the hidden states that drafting continues from come to the host, behind the `n_before` numbers that
 /// do; returns which numbers they are.
 fn bring_hidden(
     recorder: &mut Recorder<'_>,

@@ -1,8 +1,8 @@
 //! Layers of which a row uses a few experts, on the device: their matrices and the binding of their
 //! kernels.
 //!
-//! Which experts a row chose stays on the device. Generated rows take quantized activations as those
-//! of other products do. Rows of prompts take F32: they are sorted by expert, once for all products that
+//! Which experts a row chose stays on the device. Decode rows take quantized activations as those
+//! of other products do. Prefill rows take F32: they are sorted by expert, once for all products that
 //! follow a choice, and multiplied in tiles.
 
 use super::bind::{Binder, Count, Run, is_int8, view};
@@ -69,7 +69,7 @@ fn is_sorted_before(plan: &Plan, idx: usize) -> bool {
     })
 }
 
-/// The most pairs of a row and one of its experts in a step, and the most experts of a layer; none
+/// The maximum number of pairs of a row and one of its experts in a step, and the maximum number of experts of a layer; none
 /// where a plan has no experts.
 pub(super) fn most_pairs(plan: &Plan) -> Option<(u32, u32)> {
     let of_step = |step: &Step| match &step.op {
@@ -216,7 +216,7 @@ impl Binder<'_> {
     }
 }
 
-/// Whether generated rows of the products take quantized activations.
+/// Whether decode rows of the products take quantized activations.
 pub(super) fn takes_quantized(weights: &Weights, linear: &ExpertLinear) -> bool {
     linear.parts.iter().any(|part| kernels::takes_quantized(matrix_type(weights, part.weight)))
 }

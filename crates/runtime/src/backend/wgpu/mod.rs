@@ -32,7 +32,7 @@ use realizar_kernels_wgpu::{Gpu, GpuOptions, KvSpec};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use room::Room;
 
-/// Bytes for the partial results of attention: so many that a wave of generated rows
+/// Bytes for the partial results of attention: so many that a wave of decode rows
 /// occupies a large GPU for longer than the start of the next one takes.
 const ATTENTION_BYTES: u64 = 32 << 20;
 
@@ -60,7 +60,7 @@ impl WgpuBackend {
     }
 
     /// The same with up to `n_bytes` for the partial results of attention (32 MiB unless
-    /// it is said), or as many as a single row of full length needs. Generated rows whose
+    /// it is said), or as many as a single row of full length needs. Decode rows whose
     /// results need more are attended to in waves. What they get stays the same.
     #[must_use]
     pub fn with_attention_bytes(mut self, n_bytes: u64) -> Self {
@@ -108,7 +108,10 @@ fn device_error(device: &str, error: &kernels::Error) -> Error {
     };
     let reason = match error {
         kernels::Error::OutOfMemory { what, n_bytes } => {
-            format!("the GPU has no memory left for {what} of {}", ByteSize(*n_bytes))
+            format!(
+                "the GPU is out of memory: {what} of {} cannot be allocated",
+                ByteSize(*n_bytes)
+            )
         }
         error => error.to_string(),
     };

@@ -1,5 +1,5 @@
 //! The memory that a plan takes on a device beside its weights and its keys and values:
-//! told before it is loaded, and made when it is.
+//! computed before it is loaded, and allocated when it is.
 
 use super::bind;
 use super::experts;
@@ -62,7 +62,7 @@ fn max_linear_width(plan: &Plan) -> usize {
     linear.map(|step| step.inputs[0].width).max().unwrap_or(0)
 }
 
-/// The maximum numbers of a plan's output, with hidden states that drafting goes on from.
+/// The maximum number of values of a plan's output, with hidden states that drafting continues from.
 fn max_output(plan: &Plan) -> usize {
     let of = |drafts: bool| {
         let output = plan.output_of(drafts);
@@ -73,7 +73,7 @@ fn max_output(plan: &Plan) -> usize {
     if plan.draft.is_some() { of(false).max(of(true)) } else { of(false) }
 }
 
-/// Whether generated rows of some product take quantized activations.
+/// Whether decode rows of some product take quantized activations.
 fn any_quantized(plan: &Plan, weights: &Weights) -> bool {
     plan.steps.iter().any(|step| match &step.op {
         Op::Linear { parts, .. } => {

@@ -12,10 +12,10 @@ use realizar_kernels_wgpu::{
     Shortlists, View,
 };
 
-/// The most rows of a step that shortlists are made of.
+/// The maximum number of rows of a step that shortlists are made of.
 const MAX_ROWS: usize = 256;
 
-/// Rows of a plan's output that shortlists can be made of in a step; none where they are no logits.
+/// Rows of a plan's output that shortlists can be made of in a step; none where they are not logits.
 pub(super) fn n_rows(plan: &Plan, options: &ExecutableOptions) -> usize {
     let are_logits = options.logits && plan.output.rows == RowDomain::Outputs;
     let fits = plan.output.width <= Shortlists::MAX_LOGITS as usize;
@@ -37,7 +37,7 @@ fn shares_of(scale: ShareScale, draws: &[u32]) -> SharesOf<'_> {
     SharesOf { factor: scale.factor, range: scale.range, draws }
 }
 
-/// Bytes on the device for shortlists of so many rows of `width` logits.
+/// Bytes on the device for shortlists of this many rows of `width` logits.
 pub(super) fn device_bytes(width: usize, n_rows: usize) -> u64 {
     match n_rows {
         0 => 0,
@@ -107,7 +107,7 @@ impl RowLists {
         }
     }
 
-    /// Records the making of what is wanted; tells `each` of every kernel.
+    /// Records the computation of what is wanted; calls `each` for every kernel.
     pub(super) fn record(
         &mut self,
         gpu: &Gpu,

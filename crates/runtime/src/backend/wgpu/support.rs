@@ -88,7 +88,7 @@ pub(super) fn refusals(
         if n_bytes > available {
             let (taken, seen) = (ByteSize(n_bytes), ByteSize(available));
             reasons.add(format!(
-                "{what} of {max_rows} tokens take {taken}, and a kernel sees {seen} (a smaller \
+                "{what} of {max_rows} tokens take {taken}, but a kernel can bind {seen} (a smaller \
                  chunk needs less)"
             ));
         }

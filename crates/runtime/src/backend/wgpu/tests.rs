@@ -10,7 +10,7 @@ use realizar_quant::BlockType;
 use std::path::Path;
 use std::sync::Mutex;
 
-/// A model's memory: what was told, and what loading took.
+/// A model's memory: as computed, and as allocated by loading.
 #[derive(Debug, Clone, Copy)]
 struct Loaded {
     told: MemoryUse,

@@ -1,8 +1,8 @@
-//! The words of a step: what the host tells the device each time, as one list of
+//! The words of a step: what the host passes to the device each time, as one list of
 //! 32-bit numbers.
 //!
 //! The list begins with ranges of rows, at fixed places; then come lists at
-//! places that depend on the row limits and the context, one behind the other; at
+//! places that depend on the row limits and the context, one after the other; at
 //! the end, of varying length, the block tables. Kernels are bound to the places
 //! once. Every list has room for the largest step that there can be. What they
 //! describe may still be too much for the scratch memory of attention, so generated
@@ -21,7 +21,7 @@ pub(super) enum Rows {
     All,
     /// Generated tokens.
     Generated,
-    /// Rows of prompts.
+    /// Prefill rows.
     Prompt,
 }
 
@@ -81,7 +81,7 @@ pub(super) struct GroupShape {
 }
 
 impl GroupShape {
-    /// The maximum number of work items of a generated row.
+    /// The maximum number of work items of a decode row.
     fn items_of_row(&self, max_seq_len: usize) -> usize {
         let split = SPLIT as usize;
         match self.window {
@@ -106,7 +106,7 @@ pub(super) struct GroupPlaces {
     pub(super) slots_at: u32, // [n_rows]
     /// What is added to an absolute page number to find the page's word.
     pub(super) bases_at: u32, // [n_seqs]
-    /// The work items of generated rows, and their waves.
+    /// The work items of decode rows, and their waves.
     pub(super) splits: Splits,
     window: Option<usize>,
     chunked: bool,
@@ -117,7 +117,7 @@ pub(super) struct GroupPlaces {
 /// The places of the lists that say what becomes of recurrent states.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StatePlaces {
-    /// First row, number of rows, and the slot that they go on from.
+    /// First row, number of rows, and the slot that they continue from.
     pub(super) seqs_at: u32, // [n_seqs, 3]
     /// The slot that the state after each row goes to.
     pub(super) writes_at: u32, // [n_rows]
@@ -150,7 +150,7 @@ pub(super) struct Places {
     pub(super) seq_of_row_at: u32, // [n_rows]
     /// First row and number of rows of each tile of a prompt.
     pub(super) tiles_at: u32, // [n_tiles, 2]
-    /// One past the last position that each row sees; none where no layer attends as
+    /// One past the last position that each row sees; `None` if no layer attends as
     /// far as rows reach.
     pub(super) reaches_at: Option<u32>, // [n_rows]
     /// None where no layer has a state.
@@ -164,7 +164,7 @@ pub(super) struct Places {
 
 impl Places {
     /// Places for batches up to `limits` of sequences up to `max_seq_len` over these
-    /// groups. A wave of generated rows has up to `wave_items` work items, or as many
+    /// groups. A wave of decode rows has up to `wave_items` work items, or as many
     /// as a single row may have where that is more.
     pub(super) fn new(
         limits: RowLimits,
@@ -225,7 +225,7 @@ impl Places {
     }
 }
 
-/// Generated rows that are attended to together.
+/// Decode rows that are attended to together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wave {
     /// Their work items.
@@ -274,7 +274,7 @@ impl Words {
         self.n_tiles
     }
 
-    /// The waves of generated rows in that step, in a group.
+    /// The waves of decode rows in that step, in a group.
     pub(super) fn waves(&self, group: usize) -> &[Wave] {
         &self.work[group].waves
     }
@@ -354,7 +354,7 @@ impl Words {
         }
     }
 
-    /// The states that sequences go on from, and those that are wanted after rows.
+    /// The states that sequences continue from, and those that are wanted after rows.
     fn fill_states(&mut self, StatePlaces { seqs_at, writes_at }: StatePlaces, batch: &Batch) {
         assert_eq!(batch.state_reads.len(), batch.seqs.len(), "states of sequences");
         assert_eq!(batch.state_writes.len(), batch.n_rows(), "states of rows");
@@ -392,7 +392,7 @@ impl Words {
         }
     }
 
-    /// Work items and waves of the generated rows for group `i`.
+    /// Work items and waves of the decode rows for group `i`.
     fn fill_work(&mut self, i: usize, batch: &Batch) {
         let GroupPlaces { splits, window, chunked, wave_items, .. } = self.places.groups[i];
         let Work { waves, n_seen } = &mut self.work[i];
@@ -440,7 +440,7 @@ mod tests {
 
     const ALL: Lists = Lists { states: true, reaches: true, angles: 3 };
 
-    /// Two generated rows (positions 5 and 600) and a prompt of 20 rows from 40 on.
+    /// Two decode rows (positions 5 and 600) and a prompt of 20 rows from 40 on.
     fn batch() -> Batch {
         let mut batch = Batch::with_capacity(32, 1);
         batch.tokens = (100..122).collect();

@@ -66,7 +66,7 @@ impl BitsAndBytes {
         tensors: &SafeTensors,
     ) -> Result<Self, Error> {
         check_settings(config)?;
-        // Each is there twice.
+        // Each occurs twice.
         let either = |keys: [&str; 2]| -> Result<bool, Error> {
             let [a, b] = keys.map(|key| config.bool_or(key, false));
             Ok(a? | b?)

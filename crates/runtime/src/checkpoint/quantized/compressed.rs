@@ -287,8 +287,7 @@ fn groups(config: &HfSettings) -> Result<Vec<Group>, Error> {
     }
     if rounded {
         tracing::info!(
-            "{}: activations and key-value cache are rounded as those of other models, not as \
-             `quantization_config` says",
+            "{}: `quantization_config` is not applied to activations and the key-value cache",
             config.path().display()
         );
     }

@@ -71,8 +71,7 @@ impl ModelOpt {
         }
         let fp8 = Fp8::find(settings, None, tensors)?;
         tracing::info!(
-            "{}: activations and key-value cache are rounded as those of other models, not as \
-             ModelOpt says",
+            "{}: ModelOpt's settings are not applied to activations and the key-value cache",
             config.path().display()
         );
         Ok(Self { fp4, fp8 })

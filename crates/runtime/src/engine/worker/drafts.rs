@@ -9,7 +9,9 @@ impl Worker {
         if let Some(head) = &mut self.head
             && let Err(error) = head.guess(&mut self.runner, &mut self.running)
         {
-            tracing::error!("drafting by the model failed, and is not done any more: {error}");
+            tracing::error!(
+                "drafting with the multi-token prediction layer failed and is disabled: {error}"
+            );
             self.head = None;
             self.running.iter_mut().for_each(|run| run.guesses.clear());
         }
@@ -19,12 +21,12 @@ impl Worker {
             Ok(Err(error)) => error.to_string(),
             Err(panic) => panic,
         };
-        tracing::error!("the draft model failed, and is not used any more: {failed}");
+        tracing::error!("the draft model failed and is disabled: {failed}");
         self.draft = None;
         self.running.iter_mut().for_each(|run| run.guesses.clear());
     }
 
-    /// Keeps the hidden states that drafting goes on from.
+    /// Keeps the hidden states that drafting continues from.
     pub(super) fn keep_hidden(&mut self) {
         if self.head.is_none() {
             return;
@@ -32,7 +34,7 @@ impl Worker {
         for planned in &self.plan.planned {
             let run = &mut self.running[planned.run];
             if let Some(row) = run.last_row.take() {
-                // Rows behind it were drafted for nothing.
+                // Rows after it were drafted for nothing.
                 let n_rejected = run.n_drafts.saturating_sub(row);
                 run.hidden.take(run.done - n_rejected, self.runner.hidden(planned.chunk, row));
             }

@@ -1,4 +1,4 @@
-//! How things stand, told to those who watch the engine.
+//! Publishes the engine's state to its observers.
 
 use super::Worker;
 use crate::engine::CacheSink;

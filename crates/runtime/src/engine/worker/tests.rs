@@ -81,7 +81,7 @@ impl Told {
     }
 }
 
-/// An engine whose thread is this one, and what its requests were told.
+/// An engine whose thread is this one, and the events of its requests.
 struct Bench {
     engine: Engine,
     told: Vec<Arc<Mutex<Told>>>,
@@ -94,7 +94,7 @@ impl Bench {
         Self::run_telling(false, requests, with_draft, fault)
     }
 
-    /// The same, where `late` tells of a step when the next one is launched.
+    /// The same, where `late` emits the results of a step when the next one is launched.
     fn run_telling(
         late: bool,
         requests: &[Request],
@@ -260,5 +260,5 @@ fn a_panic_that_nothing_catches_ends_the_engine_and_tells_everyone() {
     }
     assert!(!bench.engine.is_alive());
     let refused = bench.engine.submit(requests[0].clone(), Box::new(|_| ())).unwrap_err();
-    assert_eq!(refused.to_string(), "the engine takes no more requests");
+    assert_eq!(refused.to_string(), "the engine accepts no more requests");
 }

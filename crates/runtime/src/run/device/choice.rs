@@ -58,7 +58,9 @@ impl FromStr for DeviceChoice {
             },
         };
         parsed.ok_or_else(|| {
-            refused(format!("`{text}` is none of auto, cpu, wgpu, wgpu:N, cuda and cuda:N"))
+            refused(format!(
+                "unknown device `{text}`, expected auto, cpu, wgpu, wgpu:N, cuda or cuda:N"
+            ))
         })
     }
 }
@@ -118,18 +120,19 @@ impl FromStr for DeviceList {
             };
             let number = n_layers.parse::<u32>();
             let number =
-                number.map_err(|_| refused(format!("`{n_layers}` is no number of layers")))?;
+                number.map_err(|_| refused(format!("`{n_layers}` is not a number of layers")))?;
             Ok((device.parse()?, Some(number as usize)))
         };
         let list = text.split(',').map(one).collect::<Result<Vec<(DeviceChoice, _)>, _>>()?;
         for (i, &(device, n_layers)) in list.iter().enumerate() {
             if device == DeviceChoice::Auto && (list.len() > 1 || n_layers.is_some()) {
                 return Err(refused(
-                    "`auto` stands alone: it is one device for the whole model".to_owned(),
+                    "`auto` cannot be combined: it selects one device for the whole model"
+                        .to_owned(),
                 ));
             }
             if list[..i].iter().any(|&(other, _)| other == device) {
-                return Err(refused(format!("`{device}` is named twice")));
+                return Err(refused(format!("`{device}` is listed twice")));
             }
         }
         Ok(Self(list))
@@ -158,7 +161,10 @@ mod tests {
         for text in ["", "gpu", "CPU", "cpu:0", "auto:1", "wgpu:", "wgpu:-1", "wgpu:x", "wgpu:1:2"]
         {
             let error = text.parse::<DeviceChoice>().expect_err(text).to_string();
-            assert!(error.starts_with(&format!("device: `{text}` is none of auto")), "{error}");
+            assert!(
+                error.starts_with(&format!("device: unknown device `{text}`, expected auto")),
+                "{error}"
+            );
         }
     }
 
@@ -178,15 +184,15 @@ mod tests {
             assert_eq!(list.to_string(), text);
         }
         for (text, expected) in [
-            ("", "`` is none of auto"),
-            ("cpu,", "`` is none of auto"),
-            ("cpu,gpu", "`gpu` is none of auto"),
-            ("cpu=", "`` is no number of layers"),
-            ("cpu=-1", "`-1` is no number of layers"),
-            ("cpu=all", "`all` is no number of layers"),
-            ("cpu,wgpu,cpu=1", "`cpu` is named twice"),
-            ("auto,cpu", "`auto` stands alone"),
-            ("auto=3", "`auto` stands alone"),
+            ("", "unknown device ``"),
+            ("cpu,", "unknown device ``"),
+            ("cpu,gpu", "unknown device `gpu`"),
+            ("cpu=", "`` is not a number of layers"),
+            ("cpu=-1", "`-1` is not a number of layers"),
+            ("cpu=all", "`all` is not a number of layers"),
+            ("cpu,wgpu,cpu=1", "`cpu` is listed twice"),
+            ("auto,cpu", "`auto` cannot be combined"),
+            ("auto=3", "`auto` cannot be combined"),
         ] {
             let error = text.parse::<DeviceList>().expect_err(text).to_string();
             assert!(error.starts_with(&format!("device: {expected}")), "{text}: {error}");

@@ -54,12 +54,12 @@ pub fn devices() -> Devices {
     Devices { devices, auto: auto().to_string(), notes }
 }
 
-/// As [`devices`], but drivers are not loaded where the system knows of no GPU; then a
+/// As [`devices`], but drivers are not loaded where the system reports no GPU; then a
 /// driver in software is not listed either.
 pub fn devices_in_hardware() -> Devices {
     #[cfg(any(feature = "cuda", feature = "wgpu"))]
     if !may_have_gpu() {
-        let notes = vec!["the system knows of no GPU".to_owned()];
+        let notes = vec!["the system reports no GPU".to_owned()];
         return Devices { devices: vec![processor()], auto: auto().to_string(), notes };
     }
     devices()
@@ -103,7 +103,7 @@ pub(super) fn processor_title() -> String {
     field(&info, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// Bytes of main memory, where Linux tells them.
+/// Bytes of main memory, where Linux reports them.
 pub(super) fn main_memory() -> Option<u64> {
     let info = read_system_file("/proc/meminfo");
     let kib: u64 = field(&info, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
@@ -134,7 +134,7 @@ const CUDA: &str = "cuda";
 fn list_cuda(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
     use realizar_kernels_cuda::Driver;
     let n = match Driver::n_devices() {
-        Ok(0) => return notes.push("the CUDA driver finds no device".to_owned()),
+        Ok(0) => return notes.push("the CUDA driver found no device".to_owned()),
         Ok(n) => n,
         Err(error) => return notes.push(error.to_string()),
     };
@@ -185,7 +185,7 @@ pub(super) fn passed_over() -> Option<String> {
     }
     let error = Driver::describe(0).err()?;
     let is_told = matches!(error, Error::OldDriver { .. } | Error::OldDevice { .. });
-    is_told.then(|| format!("no device is used by CUDA: {error}"))
+    is_told.then(|| format!("no device can be used with CUDA: {error}"))
 }
 
 /// Why no card is used: this build reaches none.
@@ -212,7 +212,7 @@ fn list_gpus(devices: &mut Vec<DeviceInfo>, notes: &mut Vec<String>) {
             "windows" => "DX12 or Vulkan",
             _ => "Vulkan",
         };
-        notes.push(format!("no {api} driver was found, so there is no GPU to use"));
+        notes.push(format!("no {api} driver was found, so no GPU can be used"));
     }
 }
 

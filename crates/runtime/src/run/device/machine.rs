@@ -31,9 +31,9 @@ pub struct Machine {
 /// The cores of the processors.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Cores {
-    /// Physical cores this process may use, where the system tells.
+    /// Physical cores this process may use, where the system reports them.
     pub physical: Option<usize>,
-    /// Hardware threads this process may use, where the system tells.
+    /// Hardware threads this process may use, where the system reports them.
     pub logical: Option<usize>,
     /// Hardware threads of the machine.
     pub machine: usize,
@@ -68,7 +68,7 @@ pub struct Tiers {
 /// Main memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Memory {
-    /// Its bytes, where the system tells.
+    /// Its bytes, where the system reports them.
     pub total_bytes: Option<u64>,
     /// What is free or can be freed.
     pub available_bytes: Option<u64>,
@@ -136,7 +136,7 @@ pub fn machine() -> Machine {
     }
 }
 
-/// Bytes of memory that are free or can be freed, where Linux tells them.
+/// Bytes of memory that are free or can be freed, where Linux reports them.
 fn available_memory() -> Option<u64> {
     let info = read_system_file("/proc/meminfo");
     let kib: u64 = field(&info, "MemAvailable")?.strip_suffix("kB")?.trim().parse().ok()?;

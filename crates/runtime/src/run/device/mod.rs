@@ -1,6 +1,6 @@
 //! From the name of a device to a backend, and from there to a loaded model.
 //!
-//! A device that was named is used or is an error. `auto` prefers a GPU, and goes on with
+//! A device that was named is used or is an error. `auto` prefers a GPU, and continues with
 //! the next best device, the processor in the end, with a warning where one was there. What each
 //! device does with a plan is the matter of its backend.
 
@@ -34,7 +34,7 @@ pub struct DeviceOptions {
     /// Let CUDA launches start before the one in front of them has ended. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_dependent_launch: bool,
-    /// Multiply the rows of prompts by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
+    /// Multiply the prefill rows by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_wgmma: bool,
     /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
@@ -139,7 +139,7 @@ fn check_cuda(
     if devices.any(is_cuda) {
         return Ok(());
     }
-    let reason = "it is for NVIDIA's cards, and none is used by CUDA; name one with --device cuda";
+    let reason = "requires an NVIDIA GPU used with CUDA; select one with --device cuda";
     Err(Error::Option { option: asked, reason: reason.to_owned() })
 }
 
@@ -166,7 +166,7 @@ fn next_best<T>(
     for (&choice, next) in others.iter().zip(&choices[1..]) {
         match attempt(choice) {
             Err(error) if is_of_device(&error) => {
-                tracing::warn!("the model goes to {next} instead of {choice}: {error}");
+                tracing::warn!("loading the model on {next} instead of {choice}: {error}");
             }
             other => return other,
         }
@@ -202,7 +202,7 @@ pub fn memory_needed(
 struct OpenedDevice {
     /// `None` is the processor.
     gpu: Option<Box<dyn Backend>>,
-    /// The most layers that it takes.
+    /// The maximum number of layers that it takes.
     n_layers: Option<usize>,
 }
 
@@ -229,7 +229,7 @@ impl Opened {
         let listed = match (list.whole(), gpu_layers) {
             (None, None) => list.devices().to_vec(),
             (None, Some(_)) => {
-                let reason = "--device names the devices and their layers".to_owned();
+                let reason = "--device already assigns layers to devices".to_owned();
                 return Err(Error::Option { option: "gpu-layers", reason });
             }
             (Some(choice), _) => {
@@ -271,7 +271,7 @@ impl Opened {
 fn without_gpu(option: &'static str, list: &DeviceList) -> Error {
     let reason = match list.whole() {
         Some(DeviceChoice::Auto) => "no hardware GPU was found",
-        _ => "the device is the CPU; name a GPU with --device",
+        _ => "the device is the CPU; select a GPU with --device",
     };
     Error::Option { option, reason: reason.to_owned() }
 }
@@ -290,7 +290,7 @@ fn open_wgpu(index: Option<usize>, options: &DeviceOptions) -> Result<Box<dyn Ba
 
 #[cfg(not(feature = "wgpu"))]
 fn open_wgpu(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    Err(refused(format!("{}; there is `cpu`", list::NO_WGPU)))
+    Err(refused(format!("{}; use `cpu`", list::NO_WGPU)))
 }
 
 #[cfg(feature = "cuda")]
@@ -309,7 +309,7 @@ fn of_cuda(options: &DeviceOptions) -> crate::backend::cuda::CudaOptions {
 
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    Err(refused(format!("{}; `wgpu` uses NVIDIA's cards by Vulkan", list::NO_CUDA)))
+    Err(refused(format!("{}; `wgpu` uses NVIDIA GPUs through Vulkan", list::NO_CUDA)))
 }
 
 #[cfg(feature = "cuda-interpreter")]
@@ -327,7 +327,7 @@ fn interpreter(options: &DeviceOptions) -> realizar_kernels_cuda::Interpreter {
 
 #[cfg(not(feature = "cuda-interpreter"))]
 fn open_interpreter(_: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    let reason = "the interpreter is for tests and not part of this build (crate feature \
+    let reason = "the interpreter is for tests and is not part of this build (crate feature \
                   `cuda-interpreter`)";
     Err(refused(reason.to_owned()))
 }
@@ -384,7 +384,10 @@ mod tests {
                 load(path, &choice.into(), gpu_layers, &options, &LoadOptions::default())
             };
             let error = load(DeviceChoice::Cpu).expect_err("no GPU").to_string();
-            assert_eq!(error, format!("{option}: the device is the CPU; name a GPU with --device"));
+            assert_eq!(
+                error,
+                format!("{option}: the device is the CPU; select a GPU with --device")
+            );
             if option == "gpu-plain" {
                 let list = "cpu=1".parse().expect("a list");
                 let load = super::load(path, &list, None, &options, &LoadOptions::default());
@@ -421,7 +424,7 @@ mod tests {
                 let load = load(path, &list, None, &options, &LoadOptions::default());
                 let error = load.expect_err(devices).to_string();
                 let expected = format!(
-                    "{name}: it is for NVIDIA's cards, and none is used by CUDA; name one with --device cuda"
+                    "{name}: requires an NVIDIA GPU used with CUDA; select one with --device cuda"
                 );
                 assert_eq!(error, expected, "{devices}");
             }

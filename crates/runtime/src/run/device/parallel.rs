@@ -20,10 +20,12 @@ enum Ranks {
 /// The ranks that a list of devices stands for; `auto` is the device that it tries first.
 fn ranks(devices: &DeviceList, n_ranks: usize, auto: DeviceChoice) -> Result<Ranks, Error> {
     if n_ranks == 0 {
-        return refused("a model is on at least one device".to_owned());
+        return refused("must be at least 1".to_owned());
     }
     if devices.devices().iter().any(|(_, n_layers)| n_layers.is_some()) {
-        return refused("every layer is on all devices, so --device takes no layers".to_owned());
+        return refused(
+            "every layer is split across all devices, so --device takes no layer counts".to_owned(),
+        );
     }
     let whole =
         devices.whole().map(|device| if device == DeviceChoice::Auto { auto } else { device });
@@ -38,13 +40,13 @@ fn ranks(devices: &DeviceList, n_ranks: usize, auto: DeviceChoice) -> Result<Ran
     }
     let card = |&(device, _): &(DeviceChoice, Option<usize>)| match device {
         DeviceChoice::Cuda(Some(card)) => Ok(card),
-        DeviceChoice::Cuda(None) => refused("a list names cards by cuda:N".to_owned()),
-        DeviceChoice::Auto => refused(format!("it needs cards of NVIDIA, and `auto` is `{auto}`")),
-        device => refused(format!("it needs cards of NVIDIA, and the device is `{device}`")),
+        DeviceChoice::Cuda(None) => refused("a list must name GPUs as cuda:N".to_owned()),
+        DeviceChoice::Auto => refused(format!("requires NVIDIA GPUs, but `auto` is `{auto}`")),
+        device => refused(format!("requires NVIDIA GPUs, but the device is `{device}`")),
     };
     let cards: Vec<usize> = devices.devices().iter().map(card).collect::<Result<_, _>>()?;
     if cards.len() != n_ranks {
-        return refused(format!("--device names {} of {n_ranks} cards", cards.len()));
+        return refused(format!("--device lists {} of {n_ranks} GPUs", cards.len()));
     }
     Ok(Ranks::Cards(cards))
 }
@@ -60,10 +62,12 @@ pub(super) fn open(
     options: &DeviceOptions,
 ) -> Result<Box<dyn Backend>, Error> {
     if gpu_layers.is_some() {
-        return refused("every layer is on all devices, so there is no --gpu-layers".to_owned());
+        return refused(
+            "every layer is split across all devices, so --gpu-layers does not apply".to_owned(),
+        );
     }
     if options.gpu_plain {
-        return refused("cards of NVIDIA are used as they are, without --gpu-plain".to_owned());
+        return refused("--gpu-plain does not apply to NVIDIA GPUs used with CUDA".to_owned());
     }
     match ranks(devices, n_ranks, list::auto())? {
         // One rank is a device as without.
@@ -116,14 +120,14 @@ mod tests {
             assert_eq!(ranks(&list, n_ranks, auto).expect(devices), expected, "{devices}");
         }
         for (devices, n_ranks, auto, expected) in [
-            ("cuda", 0, auto, "a model is on at least one device"),
-            ("cuda:0=3,cuda:1", 2, auto, "every layer is on all devices"),
-            ("cuda:0", 2, auto, "--device names 1 of 2 cards"),
-            ("cuda:0,cuda:1,cuda:2", 2, auto, "--device names 3 of 2 cards"),
-            ("cuda:0,cuda", 2, auto, "a list names cards by cuda:N"),
-            ("cpu", 2, auto, "it needs cards of NVIDIA, and the device is `cpu`"),
-            ("cuda:0,wgpu:1", 2, auto, "it needs cards of NVIDIA, and the device is `wgpu:1`"),
-            ("auto", 2, DeviceChoice::Cpu, "it needs cards of NVIDIA, and `auto` is `cpu`"),
+            ("cuda", 0, auto, "must be at least 1"),
+            ("cuda:0=3,cuda:1", 2, auto, "every layer is split across all devices"),
+            ("cuda:0", 2, auto, "--device lists 1 of 2 GPUs"),
+            ("cuda:0,cuda:1,cuda:2", 2, auto, "--device lists 3 of 2 GPUs"),
+            ("cuda:0,cuda", 2, auto, "a list must name GPUs as cuda:N"),
+            ("cpu", 2, auto, "requires NVIDIA GPUs, but the device is `cpu`"),
+            ("cuda:0,wgpu:1", 2, auto, "requires NVIDIA GPUs, but the device is `wgpu:1`"),
+            ("auto", 2, DeviceChoice::Cpu, "requires NVIDIA GPUs, but `auto` is `cpu`"),
         ] {
             let list = devices.parse().expect(devices);
             let error = ranks(&list, n_ranks, auto).expect_err(devices).to_string();
@@ -136,9 +140,12 @@ mod tests {
         let options = DeviceOptions { tensor_parallel: Some(2), ..DeviceOptions::default() };
         let list = DeviceChoice::CudaInterpreter.into();
         let error = open(&list, Some(3), 2, &options).expect_err("layers").to_string();
-        assert!(error.starts_with("tensor-parallel: every layer is on all devices"), "{error}");
+        assert!(
+            error.starts_with("tensor-parallel: every layer is split across all devices"),
+            "{error}"
+        );
         let options = DeviceOptions { gpu_plain: true, ..options };
         let error = open(&list, None, 2, &options).expect_err("plain").to_string();
-        assert!(error.ends_with("without --gpu-plain"), "{error}");
+        assert!(error.starts_with("tensor-parallel: --gpu-plain"), "{error}");
     }
 }

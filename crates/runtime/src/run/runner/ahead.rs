@@ -1,8 +1,8 @@
-//! A step that is launched behind one that is not collected yet, with the tokens that the device takes from the
+//! A step that is launched after one that is not collected yet, with the tokens that the device takes from the
 //! shortlists of that one.
 //!
 //! The host finds out later which tokens these were. It compares them with its own choices, and a row that began with
-//! another token, or whose sequence has ended, is given up: its sequence is as if it had not been in the step.
+//! another token, or whose sequence has ended, is discarded: its sequence is as if it had not been in the step.
 
 use super::{LIVES, Runner, note};
 use crate::Error;
@@ -15,7 +15,7 @@ use crate::text::sampling::NextToken;
 /// What stands for a token that the device knows and the host does not.
 const LATER: &[u32] = &[0];
 
-/// The step behind the one that is launched.
+/// The step after the one that is launched.
 #[derive(Debug)]
 pub(super) struct Ahead {
     pub(super) is_launched: bool,
@@ -41,7 +41,7 @@ impl Ahead {
 }
 
 impl Runner {
-    /// Whether a step can be launched behind one that is not collected yet.
+    /// Whether a step can be launched after one that is not collected yet.
     pub(crate) fn runs_ahead(&mut self) -> bool {
         self.executable.beside().is_some_and(|beside| beside.runs_ahead())
     }
@@ -51,7 +51,7 @@ impl Runner {
         self.wants.n_shortlists() == self.wants.n_rows()
     }
 
-    /// Launches a step behind the one of `chunks`, which runs and of which shortlists are wanted of all output rows: a
+    /// Launches a step after the one of `chunks`, which runs and of which shortlists are wanted of all output rows: a
     /// decode row for each of these sequences, with the token that the device chooses by the first output row of the
     /// chunk of that number. [`Self::collect`] of the step that runs comes next, then [`Self::advance`].
     ///
@@ -65,7 +65,7 @@ impl Runner {
         assert!(self.is_launched && !self.ahead.is_launched, "one step runs");
         let Self { seqs, offsets, cache, .. } = self;
         if !std::mem::replace(&mut self.is_noted, true) {
-            // Its tokens are known. Where it fails, so does all that is behind it.
+            // Its tokens are known. Where it fails, so does all that is after it.
             note((seqs, offsets), cache, chunks, Ok(()))?;
         }
         self.wants.settle();
@@ -93,7 +93,7 @@ impl Runner {
         std::mem::swap(&mut self.first_rows, &mut self.ahead.first_rows);
     }
 
-    /// The step that was launched behind the one that was collected is now the one that is launched.
+    /// The step that was launched after the one that was collected is now the one that is launched.
     pub(crate) fn advance(&mut self) {
         assert!(std::mem::take(&mut self.ahead.is_launched), "a step was launched ahead");
         assert!(!std::mem::replace(&mut self.is_launched, true), "the step before was collected");

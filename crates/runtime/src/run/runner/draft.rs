@@ -1,4 +1,4 @@
-//! Steps that draft: the part of a model that predicts further tokens is run behind the rows of its sequences, which
+//! Steps that draft: the part of a model that predicts further tokens is run after the rows of its sequences, which
 //! stay as they are.
 
 use super::{LIVES, Runner, shrink_seqs};
@@ -9,26 +9,26 @@ use crate::run::seq_id::SeqId;
 use realizar_formats::FileWatch;
 
 impl Runner {
-    /// The same runner of a model with a part that drafts, from hidden states of so many columns.
+    /// The same runner of a model with a part that drafts, from hidden states of this many columns.
     pub(crate) fn with_draft_head(mut self, hidden_dim: Option<usize>) -> Self {
         self.hidden_dim = hidden_dim;
         self
     }
 
-    /// Columns of the hidden states that drafting goes on from; none where the model does not draft.
+    /// Columns of the hidden states that drafting continues from; `None` if the model does not draft.
     pub fn hidden_dim(&self) -> Option<usize> {
         self.hidden_dim
     }
 
     /// After a step that has succeeded, the hidden state of row `i` of the chunk's wanted rows, and after one that
-    /// drafts that of the sequence's row: `[hidden_dim]`. None where the model does not draft.
+    /// drafts that of the sequence's row: `[hidden_dim]`. `None` if the model does not draft.
     pub(crate) fn hidden(&self, chunk: usize, i: usize) -> Option<&[f32]> {
         let dim = self.hidden_dim?;
         let row = self.first_rows.get(chunk)? + i;
         self.executable.hidden().get(row * dim..(row + 1) * dim)
     }
 
-    /// Gets the pages for so many rows behind each of the sequences, which [`Self::end_draft`] gives back.
+    /// Allocates the pages for this many rows after each of the sequences, which [`Self::end_draft`] releases.
     ///
     /// # Errors
     /// If pages run out, or the device fails. Nothing is left of it then.
@@ -60,7 +60,7 @@ impl Runner {
         grown
     }
 
-    /// Runs a step that drafts: of each sequence one row, `depth` rows behind its last, with a token and the
+    /// Runs a step that drafts: of each sequence one row, `depth` rows after its last, with a token and the
     /// hidden states of the rows before, `[n_seqs, hidden_dim]`. The first row of a sequence has depth 0; each needs
     /// those before it. Returns the logits of the tokens that follow, row 0 of each sequence.
     ///

@@ -38,7 +38,7 @@ impl Runner {
         Ok(())
     }
 
-    /// What is wanted of the step that was launched, and the shortlists that there can be; none where
+    /// What is wanted of the step that was launched, and the shortlists that there can be; `None` if
     /// rows have to be whole.
     pub(crate) fn wants(&mut self) -> Option<RowWants<'_>> {
         let offer = self.executable.beside()?.offer();

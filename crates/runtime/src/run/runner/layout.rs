@@ -29,13 +29,13 @@ impl Runner {
                 && !(idx.is_sorted_by(|a, b| a < b)
                     && idx.last().is_none_or(|&last| last < chunk.rows.len()))
             {
-                return request("the wanted rows of a chunk are not in it or not ascending");
+                return request("the output rows of a chunk must be in it and ascending");
             }
             let at = (self.seq(chunk.seq).len(), &self.offsets[chunk.seq.idx]);
             self.rules.check(chunk.rows, at)?;
             let mut bidirectional = chunk.rows.bidirectional();
             if bidirectional.any(|segment| chunk.role == Role::Generated || !segment.is_whole()) {
-                return request("rows that see each other are not in one chunk of a prompt");
+                return request("rows with bidirectional attention must be in one prefill chunk");
             }
             let len = self.seq(chunk.seq).len() + chunk.rows.len();
             if len > self.max_seq_len {

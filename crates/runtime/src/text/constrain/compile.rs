@@ -16,7 +16,7 @@ use llguidance::{Matcher, ParserFactory};
 use super::error::message;
 use super::{MAX_GRAMMAR_MEMORY, MAX_LEXER_STATES};
 
-/// Gives up a compilation. Clones share the flag.
+/// Cancels a compilation. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct CompileHandle(Arc<AtomicBool>);
 
@@ -27,7 +27,7 @@ impl CompileHandle {
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.0.load(Ordering::Relaxed) { Err("it was given up".to_owned()) } else { Ok(()) }
+        if self.0.load(Ordering::Relaxed) { Err("it was cancelled".to_owned()) } else { Ok(()) }
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn compile(
     let (grammar, lexer) =
         init.to_internal(environment, limits.clone()).map_err(|error| message(&error))?;
     handle.check()?;
-    // The parser adds lexemes of its own behind those of the grammar.
+    // The parser adds lexemes of its own after those of the grammar.
     let mut all = lexer.clone();
     all.add_extra_lexemes(&factory.extra_lexemes());
     first_transitions(&all, limits, handle)?;
@@ -54,7 +54,7 @@ pub(super) fn compile(
     let n_bytes = parser.parser.lexer_stats().num_bytes;
     if n_bytes > MAX_GRAMMAR_MEMORY {
         return Err(format!(
-            "it takes {} once compiled, and at most {} is allowed",
+            "it takes {} once compiled, at most {} is allowed",
             crate::base::ByteSize::from(n_bytes),
             crate::base::ByteSize::from(MAX_GRAMMAR_MEMORY)
         ));
@@ -83,7 +83,7 @@ fn first_transitions(
         if within_fuel(lexer, middle, limits, handle)? { within = middle } else { over = middle }
     }
     let expression = lexer.lexeme_def_to_string(LexemeIdx::new(within));
-    Err(format!("it is too complex to compile, because of {expression}"))
+    Err(format!("it is too complex to compile because of {expression}"))
 }
 
 /// Whether the first `n` lexemes can be begun with the fuel of a compilation.

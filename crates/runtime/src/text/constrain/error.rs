@@ -2,7 +2,7 @@
 
 use crate::base::printable::one_line;
 
-/// The most characters of a problem in a message.
+/// The maximum number of characters of a problem in a message.
 const MAX_CHARS: usize = 400;
 
 /// What can go wrong between a grammar and its answer.
@@ -31,7 +31,7 @@ pub enum Error {
         limit: usize,
     },
     /// Compiling the grammar took too long.
-    #[error("the grammar was not compiled within {} s", limit.as_secs())]
+    #[error("compiling the grammar timed out after {} s", limit.as_secs())]
     Time {
         /// How long was waited.
         limit: std::time::Duration,
@@ -62,7 +62,7 @@ pub enum Error {
         problem: String,
     },
     /// No token of the vocabulary continues the answer as the grammar wants it.
-    #[error("no token of the vocabulary continues the answer as the grammar wants it")]
+    #[error("no token of the vocabulary satisfies the grammar")]
     NoToken,
 }
 
@@ -84,7 +84,7 @@ pub(super) fn message(error: &impl std::fmt::Display) -> String {
     // The library's words name an option of its own.
     if text.contains("coerce_one_of") {
         return "`oneOf` is not supported where its members may overlap: use `anyOf`, or give each \
-                a required property with another `const`"
+                a required property with a different `const`"
             .to_owned();
     }
     let mut lines = text.lines().map(str::trim);

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 use super::schema::{fail, push_segment};
 use super::{Error, MAX_DIVISOR, MAX_OPTIONAL, MAX_ROW_ITEMS};
 
-/// The most decimals of a `multipleOf`: the library counts them in 32 bits.
+/// The maximum number of decimals of a `multipleOf`: the library counts them in 32 bits.
 const MAX_DECIMALS: u32 = 8;
 /// Parser items of a property that may come next.
 const ITEMS_PER_PROPERTY: usize = 4;
@@ -101,7 +101,7 @@ impl<'a> Estimator<'a> {
         let size = self.merged(&all, at, &mut Vec::new())?;
         if size.n_items > MAX_ROW_ITEMS {
             let problem = format!(
-                "its alternatives and properties multiply to {} parser items, and at most \
+                "its alternatives and properties multiply to {} parser items, at most \
                  {MAX_ROW_ITEMS} are supported",
                 size.n_items
             );
@@ -171,7 +171,7 @@ impl<'a> Estimator<'a> {
     ) -> Result<Size, Error> {
         self.n_looked += 1;
         if self.n_looked > MAX_LOOKED || open.len() > MAX_DEPTH {
-            return Err(fail(at, "the alternatives here are too many, or nested too deeply"));
+            return Err(fail(at, "too many alternatives, or alternatives nested too deeply"));
         }
         let mut names: HashSet<&str> = HashSet::new();
         let mut required: HashSet<&str> = HashSet::new();
@@ -232,8 +232,8 @@ impl<'a> Estimator<'a> {
         let n_optional = names.difference(&required).count();
         if n_optional > MAX_OPTIONAL {
             let problem = format!(
-                "{n_optional} properties that are not `required` are too many: at most \
-                 {MAX_OPTIONAL} of an object are supported"
+                "{n_optional} optional properties (not in `required`) are too many: at most \
+                 {MAX_OPTIONAL} per object are supported"
             );
             return Err(fail(&format!("{at}/properties"), problem));
         }
@@ -244,8 +244,8 @@ impl<'a> Estimator<'a> {
         size.divisor = largest.max_by_key(|it| it.coefficient).unwrap_or(divisor);
         if size.divisor.coefficient > MAX_DIVISOR {
             let problem = format!(
-                "the numbers of `multipleOf` that apply here have the least common multiple {}, \
-                 and at most {MAX_DIVISOR} is supported",
+                "the `multipleOf` values that apply here have the least common multiple {}, at \
+                 most {MAX_DIVISOR} is supported",
                 size.divisor.coefficient as f64 / 10_f64.powi(size.divisor.decimals as i32)
             );
             return Err(fail(at, problem));
@@ -324,7 +324,7 @@ mod tests {
             json!({"properties": named})
         };
         let merged = json!({"allOf": [optional(0..300), optional(300..600)]});
-        check(&merged, Err("at /properties: 600 properties that are not `required`"));
+        check(&merged, Err("at /properties: 600 optional properties"));
         let six = json!({"anyOf": [optional(0..400), optional(0..401), optional(0..402),
             optional(0..403), optional(0..404), optional(0..405), optional(0..406)]});
         check(&six, Err(": its alternatives and properties multiply to 11298"));

@@ -67,7 +67,7 @@ pub(super) fn prepare(text: &str) -> Result<String, Error> {
                         0
                     }
                     "%llguidance" => match json_value(json) {
-                        // Bytes that are no text could be control tokens.
+                        // Bytes that are not text could be control tokens.
                         Ok((value, _)) if value.get("allow_invalid_utf8").is_some() => {
                             return fail("`allow_invalid_utf8` is not supported".to_owned());
                         }

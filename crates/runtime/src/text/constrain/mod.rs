@@ -3,7 +3,7 @@
 //!
 //! A [`Constrainer`] compiles a [`Grammar`] for a tokenizer. The [`Constraint`] that comes out
 //! says for each token of an answer which ones may come next; with
-//! [`Constraint::after_reasoning`] the grammar begins behind a model's reasoning.
+//! [`Constraint::after_reasoning`] the grammar begins after a model's reasoning.
 //!
 //! The parsing of text by tokens is the library llguidance's; what is around it here makes sure
 //! that nothing is let through that the grammar does not say.
@@ -53,35 +53,35 @@ pub use reasoning::Reasoning;
 use state::Tokens;
 pub use state::{Constraint, TokenMask};
 
-/// The most bytes of a grammar's text; for a JSON schema, as compact JSON.
+/// The maximum number of bytes of a grammar's text; for a JSON schema, as compact JSON.
 pub const MAX_GRAMMAR_BYTES: usize = 256 << 10;
-/// The most levels of values inside values in a JSON schema, and of groups in a GBNF grammar.
+/// The maximum number of levels of values inside values in a JSON schema, and of groups in a GBNF grammar.
 pub const MAX_NESTING: usize = 100;
-/// The most different targets of the references in a JSON schema.
+/// The maximum number of different targets of the references in a JSON schema.
 pub const MAX_REFS: usize = 1000;
-/// The most properties of an object in a JSON schema that may be left out.
+/// The maximum number of properties of an object in a JSON schema that may be left out.
 pub const MAX_OPTIONAL: usize = 500;
 /// The largest `multipleOf` in a JSON schema without its decimal point, and the largest least
 /// common multiple of those that apply to one number: the lexer has a state for each remainder.
 pub const MAX_DIVISOR: u64 = 10_000;
-/// The most states of its text that a compiled grammar keeps.
+/// The maximum number of states of its text that a compiled grammar keeps.
 pub const MAX_LEXER_STATES: usize = 50_000;
-/// The most bytes of a grammar's lexer once it is compiled.
+/// The maximum number of bytes of a grammar's lexer once it is compiled.
 pub const MAX_GRAMMAR_MEMORY: usize = 64 << 20;
-/// The most fuel of the lexer for compiling a grammar; about a tenth of a microsecond each.
+/// The maximum fuel of the lexer for compiling a grammar; about a tenth of a microsecond each.
 pub const MAX_COMPILE_FUEL: u64 = 1_000_000;
-/// The most fuel of the lexer for one mask.
+/// The maximum fuel of the lexer for one mask.
 pub const MAX_MASK_FUEL: u64 = 200_000;
-/// The most parser items of one mask.
+/// The maximum number of parser items of one mask.
 pub const MAX_MASK_ITEMS: usize = 50_000;
-/// The most fuel of the lexer for all masks of one answer.
+/// The maximum fuel of the lexer for all masks of one answer.
 pub const MAX_ANSWER_FUEL: u64 = 10_000_000;
 /// The longest time that [`Constrainer::compile`] waits.
 pub const MAX_COMPILE_TIME: Duration = Duration::from_secs(20);
-/// The most blanks at the beginning of a line of JSON.
+/// The maximum number of blanks at the beginning of a line of JSON.
 pub const MAX_INDENT: usize = 64;
 
-/// The most parser items at one place of an answer. Each property that may come next takes four.
+/// The maximum number of parser items at one place of an answer. Each property that may come next takes four.
 const MAX_ROW_ITEMS: usize = 10_000;
 
 /// The stack of the thread that compiles: the library's depth of calls follows the grammar.
@@ -90,7 +90,7 @@ const COMPILE_STACK: usize = 256 << 20;
 /// What an answer must look like.
 ///
 /// Between the parts of JSON there may be one blank, or one line break with at most
-/// [`MAX_INDENT`] blanks or tabs after it, so that an answer cannot go on with white space alone.
+/// [`MAX_INDENT`] blanks or tabs after it, so that an answer cannot continue with white space alone.
 /// Members of an object come in the order of the schema's `properties`. In strings only control
 /// characters and quotes are escaped, with `\n` and the like: otherwise a name could be spelled
 /// twice.
@@ -171,7 +171,7 @@ impl Constrainer {
         let (sender, receiver) = sync_channel(1);
         let handle = CompileHandle::default();
         self.start(grammar.clone(), &handle, move |compiled| {
-            // The receiver may have given up.
+            // The receiver may have been dropped.
             let _ = sender.send(compiled);
         })?;
         match receiver.recv_timeout(MAX_COMPILE_TIME) {
@@ -187,7 +187,7 @@ impl Constrainer {
     }
 
     /// Compiles on a thread of its own, which ends the process no later, and calls `done` there
-    /// when it is over. It is given up, as far as that goes, by `handle`.
+    /// when it is over. `handle` cancels it, as far as that is possible.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -259,7 +259,7 @@ fn translate(grammar: &Grammar) -> Result<(&'static str, TopLevelGrammar), Error
         Grammar::Choice(texts) => {
             let what = "choice";
             if texts.is_empty() {
-                let problem = "there is nothing to choose from".to_owned();
+                let problem = "the list of choices is empty".to_owned();
                 return Err(Error::Grammar { what, at: String::new(), problem });
             }
             let literals: Vec<String> = texts.iter().map(|text| lark::literal(text)).collect();

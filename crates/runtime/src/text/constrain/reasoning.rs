@@ -1,9 +1,9 @@
-//! Reasoning in front of an answer: it is free but for its length, and the grammar begins behind
+//! Reasoning in front of an answer: it is free but for its length, and the grammar begins after
 //! its end marker.
 //!
 //! The markers are found in the bytes of the tokens, so it does not matter into which tokens they
 //! are cut. Where a grammar follows, the model cannot end its answer inside the reasoning, and the
-//! token that completes the marker has nothing behind it but white space.
+//! token that completes the marker has nothing after it but white space.
 
 use std::sync::Arc;
 
@@ -28,12 +28,12 @@ pub struct Reasoning {
 enum Phase {
     /// Nothing has come but white space.
     Start,
-    /// So many bytes of the opening marker have come.
+    /// This many bytes of the opening marker have been seen.
     Opening { matched: usize },
-    /// In the reasoning: so many bytes of the end marker have come, so many tokens, and so many
-    /// bytes are missing of a character.
+    /// In the reasoning: the bytes of the end marker and the tokens seen so far, and how many
+    /// bytes of a character are still missing.
     Inside { matched: usize, n_tokens: usize, missing: u8 },
-    /// Right behind the end marker.
+    /// Right after the end marker.
     Closed,
     /// In the answer.
     Answer,
@@ -60,7 +60,7 @@ struct Markers {
     close_ids: Vec<u32>,
     budget: usize,
     bytes: TokenBytes,
-    /// Tokens that go on behind the last byte of the end marker.
+    /// Tokens that continue after the last byte of the end marker.
     longer: Vec<u32>,
     /// Tokens of white space alone.
     blank: Vec<u32>,
@@ -241,7 +241,7 @@ impl Markers {
         }
     }
 
-    /// Looks for the end marker, of which `matched` bytes have come: what stands behind it, or how
+    /// Looks for the end marker, of which `matched` bytes have come: what stands after it, or how
     /// many of its bytes have come now.
     fn close<'a>(&self, mut matched: usize, token: &'a [u8]) -> Result<&'a [u8], usize> {
         for (at, byte) in token.iter().enumerate() {

@@ -413,8 +413,8 @@ mod tests {
         let many: Map<String, Value> = (0..=501).map(|i| (i.to_string(), json!(true))).collect();
         check(
             json!({"items": {"properties": many, "required": ["0", "x"]}}),
-            " at /items/properties: 501 properties that are not `required` are too many: at most 500 \
-             of an object are supported",
+            " at /items/properties: 501 optional properties (not in `required`) are too many: at \
+             most 500 per object are supported",
         );
         check(
             json!({"$ref": "#/a%20b"}),

@@ -17,12 +17,12 @@ pub(super) struct Tokens {
     pub(super) eos_ids: Vec<u32>,
 }
 
-/// The state of one answer: under a grammar, behind reasoning that is free, or both.
+/// The state of one answer: under a grammar, after reasoning that is free, or both.
 ///
 /// A clone follows another answer from the same point on. Clones share what they learn of the
 /// grammar, behind a lock that is held while a mask is computed: the first answers of a grammar
 /// make the masks of later ones cheaper. They also share its limits: where one answer fails by
-/// them, compile the grammar anew for the next.
+/// them, compile the grammar again for the next.
 #[derive(Clone)]
 pub struct Constraint {
     matcher: Option<Matcher>, // none: the answer is free
@@ -45,7 +45,7 @@ impl Constraint {
         Self { matcher: Some(matcher), prelude: None, n_answer: 0, fuel: 0, tokens }
     }
 
-    /// The beginning of an answer that may have reasoning in front of it; what comes behind must
+    /// The beginning of an answer that may have reasoning in front of it; what comes after must
     /// follow the grammar of `answer`, or is free. `tokenizer` is the one that it was compiled for.
     pub fn after_reasoning(
         answer: Option<Self>,

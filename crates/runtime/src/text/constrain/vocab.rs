@@ -12,7 +12,7 @@ use crate::text::tokenizer::Tokenizer;
 
 /// The longest token that the tree takes; longer ones are never allowed.
 const MAX_TOKEN_BYTES: usize = 1000;
-/// The most bytes of all tokens together, which bounds the nodes of the tree.
+/// The maximum number of bytes of all tokens together, which bounds the nodes of the tree.
 const MAX_BYTES: usize = 1 << 22;
 /// The maximum number of tokens: the tree has 24 bits for an id.
 const MAX_TOKENS: usize = (1 << 24) - 1;
@@ -21,14 +21,14 @@ const MAX_TOKENS: usize = (1 << 24) - 1;
 pub(super) fn environment(tokenizer: &Tokenizer) -> Result<TokEnv, Error> {
     let n_tokens = tokenizer.vocab_size();
     if n_tokens >= MAX_TOKENS {
-        let problem = format!("it has {n_tokens} tokens, and at most {MAX_TOKENS} are supported");
+        let problem = format!("it has {n_tokens} tokens, at most {MAX_TOKENS} are supported");
         return Err(Error::Vocabulary(problem));
     }
     let words =
         (0..n_tokens as u32).map(|id| word(tokenizer, id)).collect::<Result<Vec<_>, _>>()?;
     let n_bytes: usize = words.iter().map(Vec::len).sum();
     if n_bytes >= MAX_BYTES {
-        let problem = format!("its tokens have {n_bytes} bytes, and {MAX_BYTES} are supported");
+        let problem = format!("its tokens have {n_bytes} bytes, at most {MAX_BYTES} are supported");
         return Err(Error::Vocabulary(problem));
     }
     let eos_ids = tokenizer.eos_ids();

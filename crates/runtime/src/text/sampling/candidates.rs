@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 /// Logits that bias and penalties are applied to.
 pub(super) trait Adjusted {
-    /// The logit of a token; none where it is not there.
+    /// The logit of a token; `None` if it is not there.
     fn logit(&mut self, id: u32) -> Option<&mut f32>;
 }
 
@@ -91,8 +91,8 @@ impl Candidates {
     }
 
     /// Puts the listed tokens among the others, as far as it is certain that these are the best.
-    /// Returns the best token, the lowest id among equals, and its logit; none where that is not
-    /// certain, or a logit is none to choose by.
+    /// Returns the best token, the lowest id among equals, and its logit; `None` if that is not
+    /// certain, or a logit is unusable.
     fn merge(&mut self) -> Option<(u32, f32)> {
         let Self { listed, best, is_whole, .. } = self;
         let last = best.last().copied();
@@ -164,7 +164,7 @@ pub struct DrawOfBest {
 const MARGIN: f32 = 1e-6;
 
 impl Sampler {
-    /// What decides a choice, with at most `most` of the best tokens; none where it takes the whole row.
+    /// What decides a choice, with at most `most` of the best tokens; `None` if it takes the whole row.
     pub(crate) fn deciding(&self, most: usize) -> Option<Deciding> {
         let params = self.params();
         let by_best = |n_best| Deciding { n_best, shares: None, draws: false };
@@ -195,7 +195,7 @@ impl Sampler {
         (!params.uses_xtc()).then_some(Deciding { n_best: 1, draws: true, ..by_shares })
     }
 
-    /// How the same choice is found by shares, which are weights but for their rounding: none where a logit is changed, or
+    /// How the same choice is found by shares, which are weights but for their rounding: `None` if a logit is changed, or
     /// by what shares do not tell.
     pub(crate) fn foreseen(&self, most: usize) -> Option<NextToken> {
         let SamplingParams { temperature, top_p, min_p, typical_p, mirostat, .. } = *self.params();
@@ -224,7 +224,7 @@ impl Sampler {
         }))
     }
 
-    /// [`Self::sample`] from a few tokens; none where they do not decide, and the sampler is as before.
+    /// [`Self::sample`] from a few tokens; `None` if they do not decide, and the sampler is as before.
     ///
     /// The tokens that [`Self::touched`] gives have to be listed.
     pub(crate) fn sample_few(&mut self, few: &mut Candidates) -> Option<u32> {
@@ -288,7 +288,7 @@ impl Sampler {
     }
 
     /// What the first filter keeps, and the weight that the next one starts from, of all tokens of the
-    /// weight `sum`; none where more tokens matter.
+    /// weight `sum`; `None` if more tokens matter.
     fn keep_few(&mut self, few: &Candidates, weight: Weight, sum: f64) -> Option<f64> {
         let SamplingParams { top_k, top_p, min_p, .. } = *self.params();
         let [top_p, min_p] = [top_p, min_p].map(f64::from);

@@ -74,7 +74,7 @@ impl TopK {
 
 impl TopK {
     /// As [`Self::read`], of a row of which a device found the best tokens, at least `k` or all above minus
-    /// infinity, and the `total` of their shares; none where there are none.
+    /// infinity, and the `total` of their shares; `None` if there are none.
     pub(crate) fn of_best(
         &mut self,
         best: impl Iterator<Item = (u32, f32)>,

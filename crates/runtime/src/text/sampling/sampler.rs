@@ -171,7 +171,7 @@ impl Sampler {
     }
 
     /// Chooses a token by its logits, to which bias and penalties are applied in place. The caller
-    /// tells the sampler by [`accept`](Self::accept) if the token is used.
+    /// informs the sampler with [`accept`](Self::accept) if the token is used.
     ///
     /// Fails if a logit is NaN or plus infinity, or if no logit is above minus infinity.
     pub fn sample(&mut self, logits: &mut [f32] /* [vocab_size] */) -> Result<u32, Error> {
@@ -405,7 +405,7 @@ impl Sampler {
         Some(self.narrow(sum, mean, exclude))
     }
 
-    /// Applies the filters behind the first to what it kept, of the weight `sum`, and returns the weight
+    /// Applies the filters after the first to what it kept, of the weight `sum`, and returns the weight
     /// of what is left. `mean` is the mean logarithm of the weights, where it is not that of what was
     /// kept.
     pub(super) fn narrow(&mut self, mut sum: f64, mean: Option<f64>, exclude: bool) -> f64 {

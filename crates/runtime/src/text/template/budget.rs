@@ -4,7 +4,7 @@
 //! The template machine counts steps, but one step can make a string of any length. So each
 //! filter, method and function that makes more than it is given is wrapped here: what it will make
 //! is estimated and counted before it is called. For operators, which cannot be wrapped,
-//! [`scan`](super::scan) puts filters behind the operands. What is freed again is not taken off, so
+//! [`scan`](super::scan) puts filters after the operands. What is freed again is not taken off, so
 //! that the count also bounds the work.
 
 use std::cell::{Cell, RefCell};
@@ -18,7 +18,7 @@ use minijinja_contrib::pycompat;
 use super::scan;
 use super::turns::{Turn, Turns};
 
-/// The most bytes that a rendering makes, in strings and lists.
+/// The maximum number of bytes that a rendering makes, in strings and lists.
 pub(super) const MAX_MADE: usize = 512 << 20;
 /// What of it a rendering makes beside others of its template; the rest takes turns.
 const MAX_MADE_TOGETHER: usize = 8 << 20;
@@ -26,7 +26,7 @@ const MAX_MADE_TOGETHER: usize = 8 << 20;
 const MAX_DEPTH: usize = 200;
 /// Bytes of a value in a list.
 const ITEM: usize = 32;
-/// The most digits of a width in a format.
+/// The maximum number of digits of a width in a format.
 const MAX_WIDTH_DIGITS: usize = 4;
 /// The largest number of items that a filter is asked for.
 const MAX_COUNT: usize = 100_000;
@@ -71,7 +71,7 @@ pub(super) fn is_exceeded() -> bool {
 pub(super) fn count(n_bytes: usize) -> Result<(), Error> {
     MADE.set(MADE.get().saturating_add(n_bytes));
     if is_exceeded() {
-        return Err(failure("it makes too much"));
+        return Err(failure("it allocates too much"));
     }
     if MADE.get() > MAX_MADE_TOGETHER {
         TURN.with_borrow_mut(|turn| {
@@ -126,7 +126,7 @@ pub(super) fn count_text(value: &Value) -> Result<(), Error> {
     })
 }
 
-/// Counts a value that is about to be written out as JSON, with so many bytes before each part.
+/// Counts a value that is about to be written out as JSON, with this many bytes before each part.
 pub(super) fn count_json(value: &Value, indent: usize) -> Result<(), Error> {
     count(deep(value, 0)?.saturating_mul(6_usize.saturating_add(indent.saturating_mul(4))))
 }
@@ -205,7 +205,7 @@ fn counted(args: &[Value]) -> Result<usize, Error> {
         deep(arg, 0)?;
         if let Some(n) = arg.as_usize() {
             if n > MAX_COUNT {
-                return Err(failure(format!("{n} items are too many")));
+                return Err(failure(format!("too many items: {n}")));
             }
             total = total.saturating_add(n.saturating_mul(ITEM));
         }
@@ -290,7 +290,7 @@ fn method(
     pycompat::unknown_method_callback(state, value, name, args)
 }
 
-/// The filters behind operands. They give their value back.
+/// The filters after operands. They give their value back.
 fn add_operators(environment: &mut Environment<'static>) {
     environment.add_filter(scan::TEXT, |value: Value| {
         count(deep(&value, 0)?)?;
@@ -398,7 +398,7 @@ mod tests {
         check("{{ '{:>{}}'.format(1, 99999999) }}", "invalid conversion type '{'");
         check("{{ '%1000000000d' | format(1) }}", "a width in a format is too large");
         check("{{ '%*d' | format(99999999, 1) }}", "`*` in a format");
-        check("{{ [1] | batch(1000000000, 'x') }}", "1000000000 items are too many");
+        check("{{ [1] | batch(1000000000, 'x') }}", "too many items: 1000000000");
         check("{% macro m(x) %}{{ m(x ~ x) }}{% endmacro %}{{ m(messages[0].content) }}", made);
         assert!(wrong.is_empty(), "{wrong:#?}");
     }

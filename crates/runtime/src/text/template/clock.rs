@@ -105,7 +105,7 @@ pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String>
             Some('%') => "%".to_owned(),
             other => {
                 let name = other.map_or("%".to_owned(), |c| format!("%{c}"));
-                return Err(format!("strftime_now does not know the directive `{name}`"));
+                return Err(format!("strftime_now does not support the directive `{name}`"));
             }
         };
         out.push_str(&piece);

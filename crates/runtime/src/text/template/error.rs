@@ -12,7 +12,7 @@ pub enum Error {
         problem: String,
     },
     /// The template refused the conversation with `raise_exception`.
-    #[error("the chat template refused the conversation: {message}")]
+    #[error("the chat template rejected the conversation: {message}")]
     Raised {
         /// The template's message.
         message: String,
@@ -24,7 +24,7 @@ pub enum Error {
         problem: String,
     },
     /// The template ran for too many steps.
-    #[error("the chat template did not end within {limit} steps")]
+    #[error("the chat template exceeded the limit of {limit} steps")]
     Steps {
         /// The limit.
         limit: u64,
@@ -46,7 +46,7 @@ pub enum Error {
     Thread(#[source] std::io::Error),
     /// There is no character left to mark what may not become a control token.
     #[error(
-        "the conversation has all of the noncharacters from U+FDD0 to U+FDEF, of which one is needed"
+        "the conversation uses all noncharacters from U+FDD0 to U+FDEF; one must remain unused"
     )]
     NoMark,
     /// The model has several templates but none of them is the default.

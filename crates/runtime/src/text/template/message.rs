@@ -75,7 +75,7 @@ impl Message {
         Self { role: role.into(), content: Some(Content::Text(text.into())), fields: Map::new() }
     }
 
-    /// What the model is told before the conversation.
+    /// The instructions for the model before the conversation.
     pub fn system(text: impl Into<String>) -> Self {
         Self::new("system", text)
     }

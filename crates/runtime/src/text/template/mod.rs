@@ -44,7 +44,7 @@ pub use error::Error;
 use message::ForTemplate;
 pub use message::{Content, Message};
 
-/// Steps of the template machine after which a render is given up.
+/// Steps of the template machine after which a render is aborted.
 const MAX_STEPS: u64 = 5_000_000;
 /// Steps that every template has.
 const MIN_STEPS: u64 = 200_000;
@@ -53,7 +53,7 @@ const MIN_STEPS: u64 = 200_000;
 const MAX_COPIED: u64 = 2 << 30;
 /// The stacks for compiling and for rendering. The system gives memory for what is used of them.
 const STACK: usize = 256 << 20;
-/// Bytes of output after which a render is given up.
+/// Bytes of output after which a render is aborted.
 const MAX_OUTPUT: usize = 64 << 20;
 
 /// A compiled chat template with the tokens it refers to.
@@ -75,7 +75,7 @@ pub struct RenderOptions<'a> {
     pub tools: Option<&'a [serde_json::Value]>,
     /// Further variables, such as `enable_thinking` or `documents`.
     pub extra: Option<&'a serde_json::Map<String, serde_json::Value>>,
-    /// The time that `strftime_now` tells, in UTC; now if absent.
+    /// The time that `strftime_now` returns, in UTC; now if absent.
     pub now: Option<SystemTime>,
 }
 
@@ -406,7 +406,7 @@ mod tests {
         };
         check(
             "{{ raise_exception('no system role') }}",
-            "refused the conversation: no system role",
+            "rejected the conversation: no system role",
         );
         check("{% if %}", "does not parse");
         check("{{ messages[0].content.nope() }}", "nope");

@@ -300,7 +300,7 @@ impl Style {
                 '\t' => out.push_str("\\t"),
                 '\x08' => out.push_str("\\b"),
                 '\x0C' => out.push_str("\\f"),
-                // A mark is no part of the text.
+                // A mark is not part of the text.
                 c if MARKS.contains(&c) => out.push(c),
                 c if c < ' ' || self.ascii && !c.is_ascii() => {
                     for unit in c.encode_utf16(&mut [0; 2]) {

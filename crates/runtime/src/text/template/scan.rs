@@ -5,16 +5,16 @@
 //! symbols of a tag and the tags that open blocks are counted first.
 //!
 //! The template machine has no bound on what operators make. So filters of [`budget`](super::budget)
-//! are put behind the operands of `~`, `+` and `*`, behind slices and literals; they count, and give
+//! are put after the operands of `~`, `+` and `*`, after slices and literals; they count, and give
 //! the value back. No line is added, so that errors keep their place.
 
-/// The most bytes of a template.
+/// The maximum number of bytes of a template.
 pub(super) const MAX_BYTES: usize = 1 << 20;
-/// The most symbols of a tag: names, strings, numbers, operators and brackets.
+/// The maximum number of symbols of a tag: names, strings, numbers, operators and brackets.
 const MAX_SYMBOLS: usize = 10_000;
-/// The most operators and brackets one inside another in a tag, and blocks in a template.
+/// The maximum number of operators and brackets one inside another in a tag, and blocks in a template.
 const MAX_DEPTH: usize = 100;
-/// The most operators of a tag: each makes the tree of its expression one level deeper.
+/// The maximum number of operators of a tag: each makes the tree of its expression one level deeper.
 const MAX_OPERATORS: usize = 2_000;
 /// The most `elif` in a template, which count as one inside another.
 const MAX_BRANCHES: usize = 1_000;
@@ -58,7 +58,7 @@ struct Symbol<'a> {
 /// Checks a template, and adds the filters.
 pub(super) fn check(source: &str) -> Result<Checked, String> {
     if source.len() > MAX_BYTES {
-        return Err(format!("it has {} bytes, and at most {MAX_BYTES} are allowed", source.len()));
+        return Err(format!("it has {} bytes, at most {MAX_BYTES} are allowed", source.len()));
     }
     let mut scan = Scan { source, at: 0, out: String::new(), copied: 0, longest_data: 0 };
     let (mut depth, mut n_branches) = (0_usize, 0);
@@ -81,7 +81,10 @@ pub(super) fn check(source: &str) -> Result<Checked, String> {
             _ => {}
         }
         if depth > MAX_DEPTH {
-            return Err(format!("more than {MAX_DEPTH} blocks nest (in line {})", line(&scan)));
+            return Err(format!(
+                "blocks are nested more than {MAX_DEPTH} deep (in line {})",
+                line(&scan)
+            ));
         }
         if n_branches > MAX_BRANCHES {
             return Err(format!("it has more than {MAX_BRANCHES} `elif`"));
@@ -102,7 +105,7 @@ fn check_tag(symbols: &[Symbol<'_>]) -> Result<(), String> {
         match symbol.kind {
             Kind::Open => depth += 1,
             Kind::Close => {
-                depth = depth.checked_sub(1).ok_or("a bracket is closed that is not open")?;
+                depth = depth.checked_sub(1).ok_or("a closing bracket has no opening one")?;
             }
             _ => {}
         }
@@ -118,10 +121,10 @@ fn check_tag(symbols: &[Symbol<'_>]) -> Result<(), String> {
         (deepest, longest) = (deepest.max(depth), longest.max(run));
     }
     if depth > 0 {
-        return Err("a bracket is open at the end of a tag".to_owned());
+        return Err("a bracket is not closed before the end of a tag".to_owned());
     }
     if deepest > MAX_DEPTH || longest > MAX_DEPTH {
-        return Err(format!("more than {MAX_DEPTH} operators or brackets nest"));
+        return Err(format!("operators or brackets are nested more than {MAX_DEPTH} deep"));
     }
     if n_operators > MAX_OPERATORS {
         return Err(format!("a tag has more than {MAX_OPERATORS} operators"));
@@ -157,7 +160,7 @@ impl<'a> Scan<'a> {
             self.at += at + 2;
             let rest = &self.source[self.at..];
             if mark == b'#' {
-                self.at += rest.find("#}").ok_or("a comment has no end")? + 2;
+                self.at += rest.find("#}").ok_or("a comment is not closed")? + 2;
                 continue;
             }
             if mark == b'%'
@@ -168,7 +171,7 @@ impl<'a> Scan<'a> {
                 let end = ends.find_map(|(at, _)| {
                     tag_named(&raw[at + 2..], "endraw").map(|len| (at, at + 2 + len))
                 });
-                let (data, end) = end.ok_or("a raw block has no end")?;
+                let (data, end) = end.ok_or("a raw block is not closed")?;
                 self.longest_data = self.longest_data.max(data);
                 self.at += len + end;
                 continue;
@@ -189,7 +192,7 @@ impl<'a> Scan<'a> {
             let rest = self.source[self.at..].trim_ascii_start();
             let start = self.source.len() - rest.len();
             let Some(first) = rest.chars().next() else {
-                return Err("a tag has no end".to_owned());
+                return Err("a tag is not closed".to_owned());
             };
             if depth == 0 {
                 let unmarked = match first {
@@ -204,13 +207,13 @@ impl<'a> Scan<'a> {
             }
             let is_word = |c: char| c.is_alphanumeric() || c == '_';
             let (kind, len) = match first {
-                '\'' | '"' => (Kind::Text, quoted(rest, first).ok_or("a string has no end")?),
+                '\'' | '"' => (Kind::Text, quoted(rest, first).ok_or("a string is not closed")?),
                 '(' | '[' | '{' => {
                     depth += 1;
                     (Kind::Open, 1)
                 }
                 ')' | ']' | '}' => {
-                    depth = depth.checked_sub(1).ok_or("a bracket is closed that is not open")?;
+                    depth = depth.checked_sub(1).ok_or("a closing bracket has no opening one")?;
                     (Kind::Close, 1)
                 }
                 c if c.is_ascii_digit() => (Kind::Number, number(rest)),
@@ -228,7 +231,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Writes the tag with the filters behind its operands.
+    /// Writes the tag with the filters after its operands.
     fn add_filters(&mut self, symbols: &[Symbol<'a>], is_block: bool) {
         let mut added: Vec<(usize, &'static str)> = Vec::new(); // where, and which
         // Names of a block's tag are not operands.
@@ -271,7 +274,7 @@ impl<'a> Scan<'a> {
                         "[" | "{" => !is_postfix,
                         _ => !is_postfix && separated(","),
                     };
-                    // The list of names behind `for` or `set` is no value.
+                    // The list of names behind `for` or `set` is not a value.
                     let is_target =
                         is_block && symbols[i - 1..i].iter().any(|it| it.end == symbols[0].end);
                     let is_target = is_target && matches!(symbols[0].text, "for" | "set");
@@ -293,7 +296,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Behind one operand, what is counted comes before what is multiplied.
+/// After one operand, what is counted comes before what is multiplied.
 fn order(filter: &str) -> usize {
     [TEXT, ITEMS, RIGHT, MIDDLE, LEFT].iter().position(|it| *it == filter).unwrap_or(0)
 }
@@ -342,7 +345,7 @@ fn operand_end(symbols: &[Symbol<'_>], mut i: usize) -> Option<usize> {
     }
 }
 
-/// Where what ends with the symbol `i` ends with the attributes, calls and filters behind it.
+/// Where what ends with the symbol `i` ends with the attributes, calls and filters after it.
 fn postfix_end(symbols: &[Symbol<'_>], mut i: usize) -> Option<usize> {
     while let Some(next) = symbols.get(i + 1) {
         i = match (next.kind, next.text) {
@@ -438,18 +441,21 @@ mod tests {
             format!("{{{{ {} x }}}}", "not ".repeat(50_000)),
             "a tag has more than 10000 symbols",
         );
-        check(format!("{{{{ {} x }}}}", "not ".repeat(101)), "more than 100 operators or brackets");
+        check(
+            format!("{{{{ {} x }}}}", "not ".repeat(101)),
+            "operators or brackets are nested more than 100 deep",
+        );
         check(format!("\n{{{{ {} x }}}}", "-".repeat(101)), "(in line 2)");
         check(format!("{{{{ x{} }}}}", ".a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", "|a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", "+a".repeat(2001)), "more than 2000 operators");
         check(format!("{{{{ x{} }}}}", " if a else b".repeat(1001)), "more than 2000 operators");
-        check(format!("{{{{ {}{} }}}}", "[".repeat(101), "]".repeat(101)), "brackets nest");
-        check("{% if a %}".repeat(101), "blocks nest");
+        check(format!("{{{{ {}{} }}}}", "[".repeat(101), "]".repeat(101)), "brackets are nested");
+        check("{% if a %}".repeat(101), "blocks are nested");
         check(format!("{{% if a %}}{}", "{% elif a %}".repeat(1001)), "`elif`");
         check("x".repeat(MAX_BYTES + 1), "at most 1048576 are allowed");
-        check("{{ a".to_owned(), "no end");
-        check("{{ 'a }}".to_owned(), "no end");
-        check("{{ a) }}".to_owned(), "not open");
+        check("{{ a".to_owned(), "not closed");
+        check("{{ 'a }}".to_owned(), "not closed");
+        check("{{ a) }}".to_owned(), "no opening one");
     }
 }

@@ -89,7 +89,7 @@ fn read(dir: &Path, name: &str) -> Result<Option<String>, Error> {
 
 /// Replaces what transformers' Jinja knows and this one does not: `generation` blocks, which mark an
 /// answer for training and print their content, and lists of a namespace that are changed in place,
-/// which are set anew. White space control stays as it is.
+/// which are set afresh. White space control stays as it is.
 pub(super) fn with_known_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;

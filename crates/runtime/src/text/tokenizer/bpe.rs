@@ -36,7 +36,7 @@ impl Merges {
         }
     }
 
-    /// Appends the merge of the next rank. A pair that is there already keeps its first rank.
+    /// Appends the merge of the next rank. A pair that already exists keeps its first rank.
     pub(super) fn push(&mut self, left: u32, right: u32, result: u32) {
         let rank = self.pairs.len() as u32;
         let pairs = &self.pairs;

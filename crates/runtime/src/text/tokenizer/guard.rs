@@ -93,7 +93,7 @@ impl Guard {
     }
 
     /// Where a text ends, but for white space, if it ends with the beginning of a spelling: what
-    /// is written behind it could complete that.
+    /// is written after it could complete that.
     fn part_end(&self, text: &str) -> Option<usize> {
         let text = text.trim_end();
         let from = text.len().saturating_sub(self.max_len);
@@ -105,7 +105,7 @@ impl Guard {
         starts.map(|at| &text[at..]).any(is_part).then_some(text.len())
     }
 
-    /// The text with a mark inside each spelling that is not `spared`, and behind what may be
+    /// The text with a mark inside each spelling that is not `spared`, and after what may be
     /// the beginning of one.
     fn mark<'a>(&self, text: &'a str, mark: char, spared: &[&str]) -> Cow<'a, str> {
         let inside = |range: Range<usize>| {

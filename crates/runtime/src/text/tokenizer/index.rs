@@ -33,7 +33,7 @@ impl HashIndex {
         }
     }
 
-    /// Adds `pos` under `key` unless the key is there already; returns whether it was added.
+    /// Adds `pos` under `key` unless the key already exists; returns whether it was added.
     pub(super) fn insert<K: Hash>(
         &mut self,
         key: K,

@@ -42,7 +42,7 @@ const TEXTS: [&[&str]; N_ROLES] = [
 ];
 
 /// The tokens of infilling. A prompt for it is `prefix`, the text before, `suffix`, the text
-/// after, `middle`; what the model goes on with stands between the two.
+/// after, `middle`; what the model continues with stands between the two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Infill {
     /// Before the text that comes first.

@@ -75,7 +75,7 @@ pub struct Tokenizer {
     add_bos: bool,
     add_eos: bool,
     strips_leading_space: bool,
-    /// The most bytes of a text that one token may stand for, where that is known.
+    /// The maximum number of bytes of a text that one token may stand for, where that is known.
     longest: Option<NonZeroUsize>,
 }
 
@@ -174,7 +174,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// A number of tokens that [`Self::encode`] makes at least of `text`, told without encoding it; 0
+    /// A lower bound on the number of tokens that [`Self::encode`] returns for `text`, without encoding it; 0
     /// where nothing is known, as for a `tokenizer.json`.
     pub fn min_tokens(&self, text: &str) -> usize {
         self.min_tokens_of(std::iter::once(text))

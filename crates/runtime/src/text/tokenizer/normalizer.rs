@@ -27,7 +27,10 @@ impl Growth {
     pub(super) fn of(value: &Value) -> Result<Self, String> {
         let steps = value["normalizers"].as_array().map_or(&[][..], Vec::as_slice);
         if steps.len() > MAX_NORMALIZERS {
-            return Err(format!("{} normalizers are more than {MAX_NORMALIZERS}", steps.len()));
+            return Err(format!(
+                "{} normalizers, at most {MAX_NORMALIZERS} are supported",
+                steps.len()
+            ));
         }
         for key in ["content", "prepend"] {
             let len = value[key].as_str().map_or(0, str::len);
@@ -79,8 +82,8 @@ impl Growth {
             return Ok(());
         }
         let problem = format!(
-            "its {} bytes may become {becomes:.0} by the normalizers, and at most {MAX_NORMALIZED} \
-             are allowed",
+            "the normalizers may turn its {} bytes into {becomes:.0}, at most {MAX_NORMALIZED} are \
+             allowed",
             text.len()
         );
         Err(Error::Encode { problem })
@@ -91,7 +94,7 @@ impl Growth {
 fn longest_entry(value: &Value) -> Result<f64, String> {
     let Some(map) = value["precompiled_charsmap"].as_str() else { return Ok(1.0) };
     let map = from_base64(map).ok_or("the `precompiled_charsmap` is not in base64")?;
-    // A length in bytes, a table of so many, and texts that end with a zero.
+    // A length in bytes, a table of that length, and zero-terminated strings.
     let head = map.first_chunk().map_or(0, |head| u32::from_le_bytes(*head) as usize);
     let Some(texts) = map.get(4..).and_then(|rest| rest.get(head..)) else {
         return Err(format!(
@@ -165,6 +168,6 @@ mod tests {
         let growth = Growth(1024.0);
         assert!(growth.check(&"a".repeat(MAX_NORMALIZED / 1024)).is_ok());
         let error = growth.check(&"a".repeat(MAX_NORMALIZED / 1024 + 1)).unwrap_err().to_string();
-        assert!(error.contains("its 131073 bytes may become 134218752"), "{error}");
+        assert!(error.contains("may turn its 131073 bytes into 134218752"), "{error}");
     }
 }

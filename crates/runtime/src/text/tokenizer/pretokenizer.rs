@@ -257,7 +257,7 @@ impl Thousands {
             Self::DigitsOfWords | Self::Digits => is_decimal(c),
         };
         let part = &text[word.clone()];
-        let mut at = 0; // what comes before has been told
+        let mut at = 0; // what comes before has been emitted
         let mut from = 0;
         let mut groups = Vec::new();
         while let Some(start) = part[from..].find(is_digit).map(|found| from + found) {

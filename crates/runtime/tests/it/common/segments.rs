@@ -100,7 +100,7 @@ impl Case {
         })
     }
 
-    /// The tokens that transformers goes on with.
+    /// The tokens that transformers continues with.
     pub(crate) fn greedy(&self) -> Vec<u32> {
         numbers(&self.json["greedy"])
     }

@@ -78,7 +78,7 @@ fn a_model_may_begin_its_reasoning_itself() {
     assert_eq!(allowed(&after(&start, &[AB])), [A, B, EOS, EOT]);
     let reasoned = after(&start, &[OPEN, u32::from(b'x'), CLOSE, B]);
     assert_eq!(allowed(&reasoned), [A, B, EOS, EOT, AB]);
-    // Markers that are no tokens: the rest of one follows its first byte.
+    // Markers that are not tokens: the rest of one follows its first byte.
     let start = begin(&tokenizer_of(&["ab", "x", "y", "z"]), &think(false, None));
     assert_eq!(allowed(&start), [u32::from(b'<'), A, B, 259]);
     assert_eq!(allowed(&after(&start, &bytes("<th"))), bytes("i"));

@@ -31,7 +31,7 @@ fn errors_say_what_and_where() {
     check(Grammar::Regex(r"a\b".to_owned()), "lookarounds not supported");
     check(Grammar::Regex(String::new()), "regular expression: it is empty");
     check(Grammar::Regex("[a&&b]".to_owned()), "regular expression: no text satisfies it");
-    check(Grammar::Choice(Vec::new()), "choice: there is nothing to choose from");
+    check(Grammar::Choice(Vec::new()), "choice: the list of choices is empty");
     check(lark("start: a\na: \"x"), "Lark grammar: 2(6): lexer error");
     check(lark("start: missing"), "missing");
     check(lark("root: \"a\""), "start");

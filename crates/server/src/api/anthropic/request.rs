@@ -64,7 +64,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
     });
     let reasoning = reasoning(&body, output.as_ref())?;
     if continues && reasoning.enabled == Some(true) {
-        let what = "thinking before an answer that the last message has begun";
+        let what = "thinking in an answer that the last message prefills";
         return Err(InvalidRequest::unsupported("thinking", what));
     }
     Ok(ConversationRequest {

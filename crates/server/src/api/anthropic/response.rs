@@ -7,7 +7,7 @@ use crate::chat::parser::ChatDelta;
 
 /// The whole answer as a message.
 ///
-/// A call whose arguments are no JSON object, because the answer was cut off within them, cannot
+/// A call whose arguments are not a JSON object, because the answer was cut off within them, cannot
 /// be written as `tool_use`; what the model wrote comes as text.
 pub fn message(
     id: &str,

@@ -27,14 +27,14 @@ pub(super) struct Asked {
     pub(super) max_tokens: Option<usize>,
     /// Tokens that a prompt and its answer have at most.
     pub(super) context: usize,
-    /// How many likely tokens are told of each token.
+    /// The number of most likely tokens to return for each token.
     pub(super) n_probs: Option<usize>,
     /// Whether they are probabilities by what sampling leaves, not the model's log-probabilities.
     pub(super) post_sampling: bool,
     pub(super) prompt_logprobs: Option<usize>,
     /// Whether tokens are written as ids beside their probabilities.
     pub(super) as_ids: bool,
-    /// Whether the ids of tokens are told where the answer is not streamed.
+    /// Whether the ids of tokens are returned if the answer is not streamed.
     pub(super) tokens: bool,
     /// Whether each event has the timings.
     pub(super) timings: bool,
@@ -42,11 +42,11 @@ pub(super) struct Asked {
     pub(super) usage: Option<StreamUsage>,
     /// How long an answer may go on after its first token, once it has a line feed.
     pub(super) time_limit: Option<Duration>,
-    /// Of the object, the places that are told; all of it if there are none.
+    /// Of the object, the fields that are returned; all of it if there are none.
     pub(super) fields: Vec<String>,
 }
 
-/// Tells the answers of a request.
+/// Writes the answers of a request.
 pub(super) struct Telling {
     model: ModelLease,
     asked: Asked,
@@ -103,7 +103,7 @@ impl Telling {
         self.n_complete == self.answers.len()
     }
 
-    /// The events by which a stream tells of `progress`.
+    /// The events of a stream for `progress`.
     pub(super) fn read(
         &mut self,
         progress: Progress,
@@ -173,7 +173,7 @@ impl Telling {
         }
     }
 
-    /// Notes the end of an answer; the event that tells a stream of it.
+    /// Notes the end of an answer; the event of a stream for it.
     fn finish(&mut self, index: usize, why: Stop, word: String, usage: Usage) -> Option<Value> {
         self.answers[index].end = Some((why, word));
         self.n_complete += 1;

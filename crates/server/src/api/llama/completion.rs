@@ -1,4 +1,4 @@
-//! `POST /completion` and `/completions`: goes on from prompts.
+//! `POST /completion` and `/completions`: completes prompts.
 
 use super::answer::{Asked, Telling};
 use super::prompt::{self, Prompts};
@@ -50,7 +50,7 @@ pub(super) struct Request {
     grammar: Option<Wanted>,
 }
 
-/// Goes on from prompts.
+/// Completes prompts.
 pub(crate) async fn create(
     State(state): State<AppState>,
     body: JsonBody,
@@ -61,9 +61,9 @@ pub(crate) async fn create(
     let prompts = prompts.map(|prompts| prompts.0).unwrap_or_default();
     let most = state.config().limits.prompts;
     match prompts.len() {
-        0 => return Err(ApiError::invalid("prompt", "a prompt is needed")),
+        0 => return Err(ApiError::invalid("prompt", "`prompt` is required")),
         n if n > most => {
-            let message = format!("{n} prompts are more than the {most} allowed");
+            let message = format!("`prompt` has {n} prompts; this server allows {most}");
             return Err(ApiError::invalid("prompt", message));
         }
         _ => {}

@@ -43,12 +43,12 @@ pub(crate) async fn create(
     let (Fields { model, content, input, embd_normalize }, held) = body.parse(read).await?;
     let (param, texts) = match (content, input) {
         (Some(_), Some(_)) => {
-            let message = "`content` and `input` exclude one another";
+            let message = "`content` and `input` are mutually exclusive";
             return Err(ApiError::invalid("input", message));
         }
         (Some(texts), None) => ("content", texts.0),
         (None, Some(texts)) => ("input", texts.0),
-        (None, None) => return Err(ApiError::invalid("content", "`content` is needed")),
+        (None, None) => return Err(ApiError::invalid("content", "`content` is required")),
     };
     let normalize = embd_normalize.unwrap_or(2);
     if normalize < -1 {
@@ -57,7 +57,7 @@ pub(crate) async fn create(
     }
     let most = state.config().limits.texts;
     if texts.is_empty() || texts.len() > most {
-        let message = format!("{} texts are not from 1 to {most}", texts.len());
+        let message = format!("expected 1 to {most} texts, found {}", texts.len());
         return Err(ApiError::invalid(param, message));
     }
     let model = embedding::model(&state, model.as_deref()).await?;

@@ -44,7 +44,7 @@ pub(crate) async fn create(
     let ((request, fields), held) = body.parse(read).await?;
     let model = state.model(request.common.model.as_deref()).await?;
     let Some(tokens) = model.tokenizer().infill() else {
-        let message = format!("the model `{}` has no tokens for infilling", model.name);
+        let message = format!("the model `{}` has no fill-in-the-middle tokens", model.name);
         return Err(ApiError::not_supported(message));
     };
     let add_bos = request.common.add_special_tokens().unwrap_or(true);
@@ -71,7 +71,7 @@ impl Fields {
     ) -> Result<Vec<u32>, ApiError> {
         let Self { input_prefix, input_suffix, input_extra, prompt } = self;
         let needed = |param: &str, text: Option<String>| {
-            text.ok_or_else(|| ApiError::invalid(param, format!("`{param}` is needed")))
+            text.ok_or_else(|| ApiError::invalid(param, format!("`{param}` is required")))
         };
         let tokenizer = model.tokenizer();
         let mut n_least = 0;

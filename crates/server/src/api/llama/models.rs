@@ -20,7 +20,7 @@ pub(crate) struct Fields {
 fn read(body: &JsonBody) -> Result<(String, bool), ApiError> {
     let Fields { model, wait } = body.read()?;
     let model = model.filter(|name| !name.is_empty());
-    let model = model.ok_or_else(|| ApiError::invalid("model", "`model` is needed"))?;
+    let model = model.ok_or_else(|| ApiError::invalid("model", "`model` is required"))?;
     Ok((model, wait))
 }
 

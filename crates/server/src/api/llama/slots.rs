@@ -16,7 +16,7 @@ pub(crate) struct SlotsQuery {
     fail_on_no_slot: Option<String>,
 }
 
-/// The places of sequences, as many as may run at a time. Of one that generates all numbers are told;
+/// The slots of sequences, as many as may run at a time. Of one that generates all numbers are returned;
 /// one whose prompt is run, or whose embedding is computed, is counted.
 pub(crate) async fn get(
     State(state): State<AppState>,

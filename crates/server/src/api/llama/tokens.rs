@@ -37,8 +37,8 @@ pub(crate) struct TokenizeFields {
 
 /// The token ids of `prompt`, of `content` or of a conversation.
 ///
-/// vLLM adds the tokens that the model expects around a prompt unless it is told not to,
-/// llama-server only where it is told to; the name of the field tells which of them is meant.
+/// vLLM adds the tokens that the model expects around a prompt by default,
+/// llama-server only on request; the name of the field says which of them is meant.
 pub(crate) async fn tokenize(
     State(state): State<AppState>,
     body: JsonBody,
@@ -57,7 +57,7 @@ pub(crate) async fn tokenize(
     ];
     let mut given = given.into_iter().filter(|(_, is_given)| *is_given);
     if let (Some((one, _)), Some((other, _))) = (given.next(), given.next()) {
-        let message = format!("`{one}` and `{other}` exclude one another");
+        let message = format!("`{one}` and `{other}` are mutually exclusive");
         return Err(ApiError::invalid(other, message));
     }
     let (text, add_special) = match (fields.prompt, fields.content) {
@@ -70,7 +70,7 @@ pub(crate) async fn tokenize(
             (text, fields.add_special_tokens.unwrap_or(false))
         }
         (None, None) => {
-            let message = "one of `prompt`, `messages` and `content` is needed";
+            let message = "one of `prompt`, `messages` and `content` is required";
             return Err(ApiError::invalid("prompt", message));
         }
     };
@@ -101,7 +101,7 @@ pub(crate) async fn tokenize(
 struct Tokens {
     ids: Vec<u32>,
     model: ModelLease,
-    /// Whether each token is told with its text.
+    /// Whether each token is returned with its text.
     pieces: bool,
     /// Whether there is a list of their texts.
     strings: bool,
@@ -160,7 +160,7 @@ pub(crate) async fn detokenize(
     let (fields, held) = body.parse(JsonBody::read::<DetokenizeFields>).await?;
     let model = state.model(fields.model.as_deref()).await?;
     let Some(tokens) = fields.tokens else {
-        return Err(ApiError::invalid("tokens", "`tokens` is needed"));
+        return Err(ApiError::invalid("tokens", "`tokens` is required"));
     };
     let text = held.work(move || {
         let text = model.tokenizer().decode(&tokens, false);
@@ -175,7 +175,7 @@ pub(crate) struct ModelField {
     model: Option<String>,
 }
 
-/// The tools of a request, as its conversation tells of them.
+/// The tools of a request, as its conversation shows them.
 fn tools_of(body: &JsonBody) -> Result<Option<Vec<Value>>, ApiError> {
     Ok(ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?.for_template())
 }

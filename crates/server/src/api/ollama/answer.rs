@@ -30,7 +30,7 @@ pub(super) struct Clock {
     pub(super) first: Option<Instant>,
 }
 
-/// What of an answer is told at a time.
+/// What of an answer is emitted at a time.
 #[derive(Debug, Default)]
 struct Piece {
     content: String,
@@ -39,13 +39,13 @@ struct Piece {
     logprobs: Vec<Value>,
 }
 
-/// Tells an answer.
+/// Writes an answer.
 pub(super) struct Telling {
     kind: Kind,
     /// The model's name, as the request has it.
     name: String,
     model: ModelLease,
-    /// None of a text that is told as it is.
+    /// None of a text that is returned unchanged.
     parser: Option<ChatParser>,
     has_logprobs: bool,
     clock: Clock,
@@ -125,7 +125,7 @@ impl Telling {
         Ok(())
     }
 
-    /// Tells a call, whose arguments are an object here and not text.
+    /// Writes a call, whose arguments are an object here and not text.
     fn end_call(&mut self) -> Result<(), ApiError> {
         let Some((name, arguments)) = self.call.take() else { return Ok(()) };
         let text = if arguments.trim().is_empty() { "{}" } else { &arguments };
@@ -169,7 +169,7 @@ impl Telling {
         body
     }
 
-    /// The object that ends an answer, with what was not told of it.
+    /// The object that ends an answer, with what was not emitted before.
     pub(super) fn last(&mut self, usage: Usage) -> Result<Value, ApiError> {
         self.end_call()?;
         let mut body = self.body(true);

@@ -30,7 +30,7 @@ pub(crate) async fn chat(
     answer(&state, &headers, Kind::Chat, asked, held).await
 }
 
-/// Goes on from a text, or answers it.
+/// Completes a text, or answers it.
 pub(crate) async fn generate(
     State(state): State<AppState>,
     headers: HeaderMap,

@@ -29,15 +29,15 @@ pub(crate) fn is_ollama(path: &str) -> bool {
 pub(crate) fn not_offered(path: &str) -> Option<ApiError> {
     let what = match path.strip_prefix("/api/")? {
         "copy" => "copied",
-        "create" => "made",
+        "create" => "created",
         "delete" => "deleted",
-        "push" => "published",
+        "push" => "pushed",
         name if name.starts_with("blobs/") => "uploaded",
         _ => return None,
     };
     Some(ApiError::not_offered(format!(
-        "models are not {what} over HTTP by this server; the files of models are managed by the \
-         commands `realizar pull` and `realizar rm`"
+        "models cannot be {what} over HTTP on this server; `realizar pull` and `realizar rm` \
+         manage model files"
     )))
 }
 
@@ -78,7 +78,7 @@ fn now() -> String {
     timestamp(SystemTime::now())
 }
 
-/// A duration as Ollama tells it: in nanoseconds.
+/// A duration as Ollama writes it: in nanoseconds.
 fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -59,7 +59,7 @@ fn path(status: &ModelStatus) -> PathBuf {
     loaded.unwrap_or_else(|| PathBuf::from(status.source.as_deref().unwrap_or_default()))
 }
 
-/// A model as a list tells it. Of one that is not loaded, little is known.
+/// A model in a list. Of one that is not loaded, little is known.
 fn listed(status: &ModelStatus) -> Value {
     let path = path(status);
     let file = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);

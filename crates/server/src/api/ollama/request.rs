@@ -28,7 +28,7 @@ const OPTIONS: &[(&str, &str)] = &[
     ("typical_p", "typical_p"),
 ];
 
-/// Options that say how a model is loaded: `realizar serve` is told them.
+/// Options that say how a model is loaded: they belong to `realizar serve`.
 const FIXED: &[&str] = &["main_gpu", "num_batch", "num_gpu", "num_thread", "use_mmap"];
 
 /// Parameters of chat completions, and what Ollama calls them.
@@ -66,7 +66,7 @@ pub(crate) struct Asked {
     pub(super) format: Option<Value>,
     /// Further fields of completions of either kind.
     pub(super) more: Map<String, Value>,
-    /// How many likely tokens are told of each token.
+    /// The number of most likely tokens to return for each token.
     pub(super) logprobs: Option<usize>,
     /// The oldest turns of a conversation that does not fit are left out.
     pub(super) truncate: bool,
@@ -74,14 +74,14 @@ pub(crate) struct Asked {
     pub(super) unloads: bool,
 }
 
-/// What the model goes on from.
+/// What the model continues from.
 #[derive(Debug, Default)]
 pub(super) enum Prompt {
     /// Nothing: the model is loaded or unloaded.
     #[default]
     None,
     Messages(Vec<Message>),
-    /// A text as it is, and what comes behind the answer.
+    /// A text as it is, and what comes after the answer.
     Text {
         text: String,
         suffix: Option<String>,
@@ -184,7 +184,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
         Prompt::None
     } else if raw || suffix.is_some() {
         if system.is_some() {
-            let what = "a system message beside `raw` or `suffix`";
+            let what = "a system message with `raw` or `suffix`";
             return Err(InvalidRequest::unsupported("system".to_owned(), what));
         }
         Prompt::Text { text: text.to_owned(), suffix: suffix.map(str::to_owned) }
@@ -200,7 +200,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
 /// A model goes at once where nothing else is asked for.
 fn check_unload(root: &Fields<'_>, asked: &Asked, prompt: &Prompt) -> Result<(), InvalidRequest> {
     if asked.unloads && !matches!(prompt, Prompt::None) {
-        let what = "0 beside a prompt (without one, it unloads the model)";
+        let what = "0 with a prompt (without one, it unloads the model)";
         return Err(InvalidRequest::unsupported(root.path("keep_alive"), what));
     }
     Ok(())

@@ -36,7 +36,7 @@ pub(crate) struct Fields {
     truncation: Option<Truncation>,
 }
 
-/// llama-server's ways to tell of reasoning.
+/// llama-server's ways to return reasoning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum ReasoningStyle {
@@ -244,7 +244,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
     })
 }
 
-/// How many likely tokens to tell at each position, if answers have log-probabilities.
+/// The number of most likely tokens to return at each position, if answers have log-probabilities.
 fn logprobs_of(
     fields: &Fields,
     common: &CommonFields,
@@ -355,7 +355,7 @@ fn choice(
     }
 }
 
-/// Why an answer ended, for who is to act on it: its tool calls, if it has any and is whole.
+/// Why an answer ended, for the client to act on: its tool calls, if it has any and is whole.
 pub(super) fn finish(reason: Finish, parser: &ChatParser, shown: Shown) -> Finish {
     match reason {
         Finish::Stop if parser.has_tool_calls() && !shown.named_call => Finish::ToolCalls,

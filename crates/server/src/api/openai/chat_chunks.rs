@@ -97,7 +97,7 @@ impl ChatChunks {
         Self { model, head, shown, answers }
     }
 
-    /// Tells parts of the message, the first with the tokens held so far.
+    /// Emits parts of the message, the first with the tokens held so far.
     fn deltas(
         &mut self,
         index: usize,
@@ -110,7 +110,7 @@ impl ChatChunks {
         }
     }
 
-    /// Tells a part of the message or its end, with the tokens held so far.
+    /// Emits a part of the message or its end, with the tokens held so far.
     fn chunk(
         &mut self,
         index: usize,

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`: goes on from a text or from token ids.
+//! `POST /v1/completions`: completes a text or token ids.
 
 use super::logprobs::{self, ListLogprobs, Names, PromptLogprobs};
 use super::refused;
@@ -46,15 +46,15 @@ pub(crate) struct Completion {
     stream: Option<StreamUsage>,
     /// Of each prompt the text, if answers begin with it.
     echo: Option<Vec<String>>,
-    /// How many likely tokens are told at each position, if answers have log-probabilities.
+    /// The number of most likely tokens to return at each position, if answers have log-probabilities.
     logprobs: Option<usize>,
-    /// How many likely tokens are told at each position of the prompt.
+    /// The number of most likely tokens to return at each position of the prompt.
     prompt_logprobs: Option<usize>,
     /// Whether answers have the ids of their tokens.
     ids: bool,
     /// Whether tokens are written as ids beside their log-probabilities.
     as_ids: bool,
-    /// Answers to tell of each prompt, at most as many as are generated.
+    /// Answers to return for each prompt, at most as many as are generated.
     n: usize,
 }
 
@@ -135,7 +135,7 @@ pub(crate) async fn create(
     Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
 }
 
-/// Of each answer that is told, in their order, where its tokens begin; none if that is not
+/// Of each answer that is returned, in their order, where its tokens begin; none if that is not
 /// `wanted`.
 fn offsets(
     job: &Job,
@@ -189,11 +189,12 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
         Some(best_of) => check_count("best_of", best_of, most_answers(&model, limits))?,
     };
     if generated < n {
-        let message = format!("`best_of` is {generated}, less than `n`, which is {n}");
+        let message = format!("`best_of` is {generated}; it must be at least `n`, which is {n}");
         return Err(ApiError::invalid("best_of", message));
     }
     if generated > n && stream.is_some() {
-        let message = "`best_of` above `n` cannot be streamed: the best is known at the end";
+        let message = "`best_of` above `n` cannot be streamed: the best completions are known \
+                       only at the end";
         return Err(ApiError::invalid("best_of", message));
     }
     let asked = match (fields.logprobs, common.n_probs()) {
@@ -214,9 +215,10 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
     let echo = fields.echo.unwrap_or(false);
     let prompts = fields.prompt.map(|prompts| prompts.0).unwrap_or_default();
     let prompts = match prompts.len() {
-        0 => return Err(ApiError::invalid("prompt", "a prompt is needed")),
+        0 => return Err(ApiError::invalid("prompt", "`prompt` is required")),
         n if n > limits.prompts => {
-            let message = format!("{n} prompts are more than the {} allowed", limits.prompts);
+            let message =
+                format!("`prompt` has {n} prompts; this server allows {}", limits.prompts);
             return Err(ApiError::invalid("prompt", message));
         }
         _ => prompts,
@@ -229,7 +231,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Completion,
             prompt::encode(&held, &model, prompts, options).await?
         }
         Some(_) if echo => {
-            let message = "`suffix` and `echo` exclude one another";
+            let message = "`suffix` and `echo` are mutually exclusive";
             return Err(ApiError::invalid("suffix", message));
         }
         Some(suffix) => prompt::encode_gaps(&held, &model, prompts, suffix, add_special).await?,
@@ -306,7 +308,7 @@ struct CompletionChunks {
     head: StreamHead,
     echo: Option<Vec<String>>,
     first_ids: Vec<u32>,
-    /// How many likely tokens are told at each position of a prompt that answers begin with.
+    /// The number of most likely tokens to return at each position of a prompt that answers begin with.
     logprobs: usize,
     ids: bool,
     as_ids: bool,
@@ -315,7 +317,7 @@ struct CompletionChunks {
 }
 
 struct AnswerState {
-    /// Tokens of the prompt that were not told yet.
+    /// Prompt tokens that were not returned yet.
     echoed: Vec<TokenLogprob>,
     /// Tokens that have made no text certain yet.
     held: Vec<TokenLogprob>,

@@ -76,7 +76,7 @@ impl ConversationFields {
         since
     }
 
-    /// The text of the conversation, in which the model may be told of tools.
+    /// The text of the conversation, which may show the model tools.
     pub(crate) async fn render(
         self,
         held: &Held,
@@ -100,15 +100,16 @@ impl ConversationFields {
     ) -> Result<Rendered, ApiError> {
         let continues = self.continue_final_message.unwrap_or(false);
         if continues && self.add_generation_prompt == Some(true) {
-            let message = "`continue_final_message` goes on with the last message, \
-                           `add_generation_prompt` begins a new one";
+            let message = "`continue_final_message` and `add_generation_prompt` are mutually \
+                           exclusive: the first continues the last message, the second begins a \
+                           new one";
             return Err(ApiError::invalid("continue_final_message", message));
         }
         let mut extra = self.variables(template)?;
         let thinking_budget = self.reasoning(template, side, &mut extra)?;
         let messages = self.messages.unwrap_or_default();
         if messages.is_empty() {
-            return Err(ApiError::invalid("messages", "at least one message is needed"));
+            return Err(ApiError::invalid("messages", "at least one message is required"));
         }
         messages.iter().enumerate().try_for_each(|(i, message)| check(i, message, template))?;
         let mut messages = side.traits.prepare(messages)?;
@@ -150,7 +151,8 @@ impl ConversationFields {
         let param = "reasoning_effort";
         let mut budget = self.thinking_budget_tokens;
         if budget.is_some() && side.reasoning.is_none() {
-            let message = "the model's chat template shows no reasoning that could be limited";
+            let message = "the model's chat template does not mark reasoning, so its length \
+                           cannot be limited";
             return Err(ApiError::invalid("thinking_budget_tokens", message));
         }
         let Some(effort) = self.reasoning_effort.as_deref() else { return Ok(budget) };
@@ -221,7 +223,7 @@ fn end_of_content(text: &str, messages: &[Message]) -> Result<usize, ApiError> {
     let content = match messages.last().map(|message| &message.content) {
         Some(Some(Content::Text(content))) if !content.trim().is_empty() => content,
         _ => {
-            let message = "the last message has no content to go on with";
+            let message = "the last message has no content to continue";
             return Err(ApiError::invalid("continue_final_message", message));
         }
     };
@@ -231,7 +233,7 @@ fn end_of_content(text: &str, messages: &[Message]) -> Result<usize, ApiError> {
         None => text.rfind(content.trim()).map(|at| at + content.trim().len()),
     };
     end.ok_or_else(|| {
-        let message = "the chat template does not show the last message as it is";
+        let message = "the chat template does not render the last message verbatim";
         ApiError::invalid("continue_final_message", message)
     })
 }

@@ -26,7 +26,7 @@ impl LogitBias {
     pub(crate) fn check(&self, most: usize, most_bytes: usize) -> Result<(), ApiError> {
         let n = self.0.len();
         if n > most {
-            let message = format!("{n} biases are more than the vocabulary's {most} tokens");
+            let message = format!("{n} biases for a vocabulary of {most} tokens");
             return Err(ApiError::invalid("logit_bias", message));
         }
         let len = |(tokens, _): &(Tokens, f32)| match tokens {
@@ -36,7 +36,7 @@ impl LogitBias {
         let n_bytes: usize = self.0.iter().map(len).sum();
         if n_bytes > most_bytes {
             let message =
-                format!("the texts of biases have {n_bytes} bytes, more than {most_bytes}");
+                format!("the texts have {n_bytes} bytes in total; this server allows {most_bytes}");
             return Err(ApiError::invalid("logit_bias", message));
         }
         Ok(())
@@ -54,7 +54,7 @@ impl LogitBias {
                     Tokens::Text(text) => {
                         let ids = model.tokenizer().encode(&text, options)?;
                         if ids.is_empty() {
-                            let message = format!("the text `{text}` of a bias has no tokens");
+                            let message = format!("the text `{text}` encodes to no tokens");
                             return Err(ApiError::invalid("logit_bias", message));
                         }
                         biases.extend(ids.into_iter().map(|id| (id, bias)));

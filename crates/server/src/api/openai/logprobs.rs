@@ -8,7 +8,7 @@ use realizar_runtime::engine::PromptLogprob;
 use realizar_runtime::tokenizer::Tokenizer;
 use serde::{Serialize, Serializer};
 
-/// A log-probability as every API writes it: the fewest digits that tell it from all other F32
+/// A log-probability as every API writes it: the fewest digits that distinguish it from all other F32
 /// numbers, so that equal ones have equal text, and at least [`Self::LOWEST`].
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 #[serde(transparent)]
@@ -148,7 +148,7 @@ pub(crate) fn lists(
             for top in &token.top {
                 by_text.add(names.unambiguous(top.id), top.logprob.into());
             }
-            // The token that was chosen is told even if it is not among the most likely.
+            // The sampled token is returned even if it is not among the most likely.
             by_text.add(name.clone(), logprob.into());
             by_text
         });

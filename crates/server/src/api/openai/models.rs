@@ -1,5 +1,5 @@
 //! `GET /v1/models` and `GET /models`: which models there are and which of them are loaded, in the
-//! shape that routers know from vLLM, with what llama-server tells beside it.
+//! shape that routers know from vLLM, with llama-server's additions.
 
 use crate::error::ApiError;
 use crate::registry::{LoadState, ModelStatus};
@@ -19,7 +19,7 @@ pub(crate) struct ModelList {
     data: Vec<ModelBody>,
 }
 
-/// One model. What only a loaded one tells is null of others.
+/// One model. Fields known only of loaded ones are null otherwise.
 #[derive(Debug, Serialize)]
 pub(crate) struct ModelBody {
     id: String,
@@ -37,7 +37,7 @@ pub(crate) struct ModelBody {
     meta: Option<Meta>,
 }
 
-/// Whether it is loaded, as llama-server's router tells it.
+/// Whether it is loaded, in the form of llama-server's router.
 #[derive(Debug, Serialize)]
 struct StatusBody {
     value: &'static str,
@@ -57,7 +57,7 @@ struct MemoryBody {
     total: usize,
 }
 
-/// What llama-server tells of a model.
+/// What llama-server reports about a model.
 #[derive(Debug, Serialize)]
 struct Meta {
     architecture: String,

@@ -123,7 +123,7 @@ impl Samplers {
     fn steps(&self) -> Result<Vec<Step>, ApiError> {
         let unknown = |name: &str| {
             let known = STEPS.map(|(_, letter, name)| format!("{name} ({letter})")).join(", ");
-            let message = format!("`{name}` is none of this server's samplers: {known}");
+            let message = format!("unknown sampler `{name}`; this server has {known}");
             ApiError::invalid("samplers", message)
         };
         match self {
@@ -146,12 +146,13 @@ impl Samplers {
     pub(crate) fn apply(&self, params: &mut SamplingParams) -> Result<(), ApiError> {
         let steps = self.steps()?;
         if params.mirostat != 0 {
-            let message = "`samplers` and `mirostat` exclude one another";
+            let message = "`samplers` and `mirostat` are mutually exclusive";
             return Err(ApiError::invalid("samplers", message));
         }
         for (i, step) in steps.iter().enumerate() {
             if steps[..i].contains(step) {
-                let message = format!("`{}` is applied once, not twice", step.name());
+                let message =
+                    format!("`{}` is listed twice; a sampler is applied once", step.name());
                 return Err(ApiError::invalid("samplers", message));
             }
         }
@@ -302,7 +303,7 @@ mod tests {
         };
         check(r#"["infill"]"#, "`infill`");
         check(r#""kz""#, "`z`");
-        check(r#"["top_k", "top_k"]"#, "`top_k` is applied once");
+        check(r#"["top_k", "top_k"]"#, "`top_k` is listed twice");
         check(r#"["min_p", "top_p"]"#, "`top_p` before `min_p`");
     }
 }

@@ -63,7 +63,7 @@ pub(crate) struct CommonFields {
     add_special_tokens: Option<bool>,
 }
 
-/// What a stream tells beside the answer.
+/// What a stream reports in addition to the answer.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(crate) struct StreamOptions {
     #[serde(default)]
@@ -72,7 +72,7 @@ pub(crate) struct StreamOptions {
     pub(crate) continuous_usage_stats: Option<bool>,
 }
 
-/// When a stream tells the usage of tokens.
+/// When a stream reports the token usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StreamUsage {
     Never,
@@ -178,7 +178,7 @@ impl CommonFields {
         let stop_tokens = self.stop_token_ids.clone().unwrap_or_default();
         if stop_tokens.len() > limits.stop_tokens {
             let message =
-                format!("{} tokens are more than {}", stop_tokens.len(), limits.stop_tokens);
+                format!("{} tokens; this server allows {}", stop_tokens.len(), limits.stop_tokens);
             return Err(ApiError::invalid("stop_token_ids", message));
         }
         let vocab_size = model.engine.model().vocab_size();
@@ -194,7 +194,7 @@ impl CommonFields {
         let min_tokens = self.min_tokens.unwrap_or(0);
         if let Some(most) = max_tokens.filter(|&most| min_tokens > most) {
             let message =
-                format!("`min_tokens` is {min_tokens}, and the answer has at most {most}");
+                format!("`min_tokens` is {min_tokens}, but the answer is limited to {most} tokens");
             return Err(ApiError::invalid("min_tokens", message));
         }
         Ok(GenerateParams {
@@ -370,7 +370,7 @@ impl CommonFields {
     }
 }
 
-/// The most answers to one prompt. They share its pages, so the engine runs them together.
+/// The maximum number of answers to one prompt. They share its pages, so the engine runs them together.
 pub(crate) fn most_answers(model: &ServedModel, limits: &Limits) -> usize {
     limits.answers.min(model.engine.max_seqs())
 }
@@ -384,13 +384,13 @@ fn check_texts(
 ) -> Result<(), ApiError> {
     let n = texts.len();
     if n > most {
-        return Err(ApiError::invalid(param, format!("{n} texts are more than {most}")));
+        return Err(ApiError::invalid(param, format!("{n} texts; this server allows {most}")));
     }
     match texts.iter().position(|text| text.len() > most_bytes) {
         None => Ok(()),
         Some(idx) => {
             let n = texts[idx].len();
-            let message = format!("a text of {n} bytes is longer than {most_bytes}");
+            let message = format!("a text of {n} bytes; this server allows {most_bytes}");
             Err(ApiError::invalid(format!("{param}[{idx}]"), message))
         }
     }
@@ -416,8 +416,8 @@ pub(crate) fn check_logprobs(param: &str, k: usize, limits: &Limits) -> Result<u
     Err(ApiError::invalid(param, message))
 }
 
-/// That prompts and the answers asked for fit into a context of so many tokens. An answer whose
-/// length does not matter has room for one token at least.
+/// That prompts and the requested answers fit into a context of this many tokens. An answer whose
+/// length does not matter needs room for at least one token.
 pub(crate) fn check_context(
     context: usize,
     limits: &Limits,
@@ -430,7 +430,7 @@ pub(crate) fn check_context(
         if let Some(most) = limits.prompt_tokens.filter(|&most| n > most) {
             let error = ApiError::context_length(prompt_param, n, context);
             return Err(error.because(format!(
-                "of which this server allows {most} for a prompt; the prompt has {n}"
+                "of which this server allows {most} per prompt; the prompt has {n}"
             )));
         }
         let (param, max_tokens) = asked.filter(|_| n <= context).unwrap_or((prompt_param, 1));
@@ -439,9 +439,9 @@ pub(crate) fn check_context(
             let error = ApiError::context_length(param, n, context);
             return Err(match param == prompt_param {
                 true if n > context => error,
-                true => error.because("and the prompt has them all: none is left for an answer"),
+                true => error.because("and the prompt takes all of them, leaving none to generate"),
                 false => error.because(format!(
-                    "but {total} were asked for: {n} of the prompt and {max_tokens} to generate"
+                    "but {total} were requested: {n} in the prompt and {max_tokens} to generate"
                 )),
             });
         }

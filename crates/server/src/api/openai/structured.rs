@@ -86,7 +86,8 @@ impl GrammarFields {
             }
             Some(ResponseFormat::JsonSchema { json_schema: JsonSchema { schema: value } }) => {
                 let param = "response_format.json_schema.schema";
-                let value = value.ok_or_else(|| ApiError::invalid(param, "a schema is needed"))?;
+                let value =
+                    value.ok_or_else(|| ApiError::invalid(param, "a schema is required"))?;
                 Some((param, schema(value)))
             }
         };
@@ -116,7 +117,7 @@ impl GrammarFields {
         match wanted.next() {
             None => Ok(Some(Wanted { param, grammar })),
             Some((other, _)) => {
-                let message = format!("`{other}` and `{param}` cannot both be followed");
+                let message = format!("`{other}` and `{param}` are mutually exclusive");
                 Err(ApiError::invalid(other, message))
             }
         }
@@ -131,7 +132,7 @@ impl Wanted {
     }
 }
 
-/// What an answer to a conversation must follow: the grammar behind the reasoning, and the limit of
+/// What an answer to a conversation must follow: the grammar after the reasoning, and the limit of
 /// the reasoning itself.
 pub(crate) async fn constraint(
     model: &ModelLease,

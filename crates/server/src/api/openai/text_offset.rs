@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// Follows the tokens of one answer, after those of the prompt where the text begins with it.
 pub(crate) struct TextOffsets {
     tokenizer: Arc<Tokenizer>,
-    /// Of the prompt's tokens, and then anew of the answer's.
+    /// Of the prompt's tokens, and then again of the answer's.
     decoder: StreamDecoder<Arc<Tokenizer>>,
     answer: Option<StreamDecoder<Arc<Tokenizer>>>,
     /// The prompt's text, and where its next token begins.

@@ -15,7 +15,7 @@ use crate::fields::{Fields, InvalidRequest, objects};
 /// What a request asks for, and what the response repeats of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResponsesRequest {
-    /// The conversation to go on with.
+    /// The conversation to continue with.
     pub conversation: ConversationRequest,
     /// Members of every response object.
     pub echo: Map<String, Value>,

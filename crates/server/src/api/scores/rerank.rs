@@ -73,11 +73,11 @@ pub(crate) async fn create(
         body.read::<Fields>()
     };
     let (fields, held) = body.parse(read).await?;
-    let query = fields.query.ok_or_else(|| ApiError::invalid("query", "`query` is needed"))?;
+    let query = fields.query.ok_or_else(|| ApiError::invalid("query", "`query` is required"))?;
     let documents = fields.documents.unwrap_or_default();
     let most = state.config().limits.texts;
     if documents.is_empty() || documents.len() >= most {
-        let message = format!("{} documents are not from 1 to {}", documents.len(), most - 1);
+        let message = format!("expected 1 to {} documents, found {}", most - 1, documents.len());
         return Err(ApiError::invalid("documents", message));
     }
     let model = embedding::model(&state, fields.model.as_deref()).await?;

@@ -87,14 +87,15 @@ pub(crate) async fn create(
     let need = |texts: Option<Texts>, param: &str| {
         let texts = texts.map(Texts::into_vec).unwrap_or_default();
         let missing =
-            || ApiError::invalid(param, format!("`{param}` is needed: a text or several"));
+            || ApiError::invalid(param, format!("`{param}` is required: one or more texts"));
         if texts.is_empty() { Err(missing()) } else { Ok(texts) }
     };
     let (first, second) = (need(fields.text_1, "text_1")?, need(fields.text_2, "text_2")?);
     let (n_first, n_second) = (first.len(), second.len());
     if n_first != 1 && n_first != n_second {
         let message = format!(
-            "{n_first} texts and {n_second} are no pairs: either side has as many, or the first one"
+            "{n_first} and {n_second} texts cannot be paired: both need the same number, or \
+             `text_1` exactly one"
         );
         return Err(ApiError::invalid("text_1", message));
     }

@@ -9,7 +9,7 @@ use realizar_runtime::engine::PAGE_LEN;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The first model that is loaded; who only asks loads none.
+/// The first model that is loaded; a query loads none.
 fn first(state: &AppState) -> Result<Arc<ServedModel>, ApiError> {
     let first = state.models().all().into_iter().next().filter(|_| !state.is_closing());
     first.ok_or_else(|| ApiError::unavailable("no model is loaded"))

@@ -53,75 +53,71 @@ type Select = fn(&EngineStats) -> &Histogram;
 type Row = (&'static str, &'static str, fn(&EngineStats) -> f64);
 
 const GAUGES: [Row; 5] = [
-    ("vllm:num_requests_running", "Requests that are run.", |s| s.running as f64),
-    ("vllm:num_requests_waiting", "Requests that wait.", |s| s.waiting as f64),
-    ("vllm:kv_cache_usage_perc", "Used part of the key-value cache; 1 is all of it.", |s| {
+    ("vllm:num_requests_running", "Requests running.", |s| s.running as f64),
+    ("vllm:num_requests_waiting", "Requests waiting.", |s| s.waiting as f64),
+    ("vllm:kv_cache_usage_perc", "Fraction of the key-value cache in use, 0 to 1.", |s| {
         s.kv_used_pages as f64 / s.kv_total_pages.max(1) as f64
     }),
-    ("realizar:state_usage_perc", "Used part of the places for recurrent states; 1 is all.", |s| {
+    ("realizar:state_usage_perc", "Fraction of the recurrent-state slots in use, 0 to 1.", |s| {
         s.states_used as f64 / s.states_total.max(1) as f64
     }),
-    ("realizar:prefix_cache_states", "Recurrent states that the prefix cache holds.", |s| {
+    ("realizar:prefix_cache_states", "Recurrent states in the prefix cache.", |s| {
         s.prefix_states as f64
     }),
 ];
 
 const COUNTERS: [Row; 14] = [
-    ("vllm:prompt_tokens_total", "Tokens of prompts.", |s| s.prompt_tokens as f64),
-    ("vllm:generation_tokens_total", "Tokens generated.", |s| s.generated_tokens as f64),
+    ("vllm:prompt_tokens_total", "Prompt tokens.", |s| s.prompt_tokens as f64),
+    ("vllm:generation_tokens_total", "Generated tokens.", |s| s.generated_tokens as f64),
     ("vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.", |s| {
         s.prefix_queries as f64
     }),
     ("vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.", |s| s.prefix_hits as f64),
-    ("vllm:num_preemptions_total", "Requests that gave their pages up and began again.", |s| {
-        s.preemptions as f64
-    }),
-    ("vllm:spec_decode_num_draft_tokens_total", "Tokens that were drafted.", |s| {
-        s.draft_tokens as f64
-    }),
-    ("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were taken.", |s| {
+    ("vllm:num_preemptions_total", "Preemptions of running requests.", |s| s.preemptions as f64),
+    ("vllm:spec_decode_num_draft_tokens_total", "Draft tokens.", |s| s.draft_tokens as f64),
+    ("vllm:spec_decode_num_accepted_tokens_total", "Accepted draft tokens.", |s| {
         s.accepted_tokens as f64
     }),
     (
         "realizar:ahead_rows_total",
-        "Decode rows that were launched before the step before them was read.",
+        "Decode rows launched before the results of the previous step were read.",
         |s| s.ahead_rows as f64,
     ),
-    ("realizar:ahead_rows_wasted_total", "Of these, rows that were given up.", |s| {
+    ("realizar:ahead_rows_wasted_total", "Of these, rows that were discarded.", |s| {
         s.ahead_wasted as f64
     }),
-    ("realizar:prefix_cache_evictions_total", "Pages that the prefix cache gave up.", |s| {
+    ("realizar:prefix_cache_evictions_total", "Pages evicted from the prefix cache.", |s| {
         s.prefix_evictions as f64
     }),
     (
         "realizar:prefix_cache_states_stored_total",
-        "Recurrent states that the prefix cache took.",
+        "Recurrent states stored in the prefix cache.",
         |s| s.prefix_states_stored as f64,
     ),
     (
         "realizar:prefix_cache_state_evictions_total",
-        "Recurrent states that the prefix cache gave up.",
+        "Recurrent states evicted from the prefix cache.",
         |s| s.prefix_state_evictions as f64,
     ),
     (
         "realizar:prefix_cache_stateless_tokens_total",
-        "Tokens whose pages were in the prefix cache, but no recurrent state to go on from.",
+        "Tokens whose pages were in the prefix cache without a recurrent state to resume from.",
         |s| s.prefix_stateless as f64,
     ),
-    ("realizar:engine_panics_total", "Steps that panicked, and ended their requests.", |s| {
+    ("realizar:engine_panics_total", "Steps that panicked and failed their requests.", |s| {
         s.panics as f64
     }),
 ];
 
 const HISTOGRAMS: [(&str, &str, Select); 6] = [
-    ("vllm:time_to_first_token_seconds", "From arrival to the first token.", |s| &s.ttft),
-    ("vllm:inter_token_latency_seconds", "From one token to the next.", |s| &s.inter_token),
-    ("vllm:e2e_request_latency_seconds", "From arrival to the end.", |s| &s.e2e),
-    ("vllm:request_queue_time_seconds", "From arrival to the first step.", |s| &s.queue),
-    ("vllm:request_prefill_time_seconds", "From the first step to the first token.", |s| {
+    ("vllm:time_to_first_token_seconds", "Time from arrival to the first token.", |s| &s.ttft),
+    ("vllm:inter_token_latency_seconds", "Time from one token to the next.", |s| &s.inter_token),
+    ("vllm:e2e_request_latency_seconds", "Time from arrival to the last token.", |s| &s.e2e),
+    ("vllm:request_queue_time_seconds", "Time from arrival to the first step.", |s| &s.queue),
+    ("vllm:request_prefill_time_seconds", "Time from the first step to the first token.", |s| {
         &s.prefill
     }),
-    ("vllm:request_decode_time_seconds", "From the first token to the end.", |s| &s.decode),
+    ("vllm:request_decode_time_seconds", "Time from the first token to the last.", |s| &s.decode),
 ];
 
 fn exposition(models: &[ModelStatus], config: &ModelsConfig) -> String {
@@ -135,7 +131,7 @@ fn exposition(models: &[ModelStatus], config: &ModelsConfig) -> String {
 }
 
 /// Which models are loaded, what they take, and what was done for it. The numbers of engines
-/// begin anew with each load; these do not.
+/// restart with each load; these do not.
 fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
     type Row = (&'static str, &'static str, &'static str, fn(&ModelStatus) -> f64);
     const ROWS: [Row; 5] = [
@@ -148,9 +144,12 @@ fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
         ("realizar:model_load_failures_total", "counter", "Loads that failed.", |status| {
             status.counts.failures as f64
         }),
-        ("realizar:model_load_seconds_total", "counter", "Time of the loads.", |status| {
-            status.counts.load_seconds
-        }),
+        (
+            "realizar:model_load_seconds_total",
+            "counter",
+            "Time spent loading the model.",
+            |status| status.counts.load_seconds,
+        ),
         (
             "realizar:model_unloads_total",
             "counter",
@@ -165,7 +164,7 @@ fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
         }
     }
     let name = "realizar:model_memory_bytes";
-    out.family(name, "gauge", "Memory of loaded models.");
+    out.family(name, "gauge", "Memory of the loaded models, by kind.");
     for (status, memory) in models.iter().filter_map(|s| Some((s, s.memory()?))) {
         let MemoryUse { weights, kv, scratch } = memory;
         for (kind, bytes) in [("weights", weights), ("kv", kv), ("scratch", scratch)] {
@@ -180,7 +179,7 @@ fn loads(out: &mut Exposition, models: &[ModelStatus], config: &ModelsConfig) {
     }
     if let Some(limit) = config.memory_limit {
         let name = "realizar:model_memory_limit_bytes";
-        out.family(name, "gauge", "Memory that all loaded models may take together.");
+        out.family(name, "gauge", "Memory limit of all loaded models together.");
         out.sample(name, &[], limit as f64);
     }
 }
@@ -195,7 +194,7 @@ fn engines(out: &mut Exposition, stats: &Stats) {
         }
     }
     let name = "vllm:request_success_total";
-    out.family(name, "counter", "Requests that ended, by why.");
+    out.family(name, "counter", "Finished requests, by reason.");
     for (model, stats) in stats {
         let n = &stats.finished;
         for (reason, n) in
@@ -206,8 +205,8 @@ fn engines(out: &mut Exposition, stats: &Stats) {
     }
     type Count = fn(&DraftCounts) -> u64;
     let counts: [(_, _, Count); 2] = [
-        ("realizar:draft_tokens_total", "Tokens that were drafted, by what.", |c| c.drafted),
-        ("realizar:draft_tokens_accepted_total", "Of these, tokens that were taken.", |c| {
+        ("realizar:draft_tokens_total", "Draft tokens, by source.", |c| c.drafted),
+        ("realizar:draft_tokens_accepted_total", "Accepted draft tokens, by source.", |c| {
             c.accepted
         }),
     ];
@@ -228,7 +227,7 @@ fn engines(out: &mut Exposition, stats: &Stats) {
         }
     }
     let name = "vllm:cache_config_info";
-    out.family(name, "gauge", "The key-value cache: tokens of a page, and pages.");
+    out.family(name, "gauge", "Key-value cache: tokens per page and number of pages.");
     for (model, stats) in stats {
         let (block_size, pages) = (PAGE_LEN.to_string(), stats.kv_total_pages.to_string());
         let labels =
@@ -236,7 +235,7 @@ fn engines(out: &mut Exposition, stats: &Stats) {
         out.sample(name, &labels, 1.0);
     }
     let name = "vllm:lora_requests_info";
-    out.family(name, "gauge", "Adapters in use; there are none.");
+    out.family(name, "gauge", "LoRA adapters in use; none are supported.");
     let labels = [("max_lora", "0"), ("running_lora_adapters", ""), ("waiting_lora_adapters", "")];
     out.sample(name, &labels, 0.0);
     for (name, help, select) in HISTOGRAMS {
@@ -275,24 +274,24 @@ fn devices(out: &mut Exposition, models: &[Arc<ServedModel>]) {
             classes.push((labels, class.dispatches, class.latency.as_ref()));
         }
     }
-    out.family(total, "counter", "Dispatches by device and class of operations.");
+    out.family(total, "counter", "Dispatches, by device and operation class.");
     for (labels, dispatches, _) in &classes {
         out.sample(total, labels, *dispatches as f64);
     }
     let (rows, bytes) = ("realizar_output_rows_total", "realizar_output_bytes_total");
-    out.family(rows, "counter", "Rows of output that came to the host, whole or as a shortlist.");
+    out.family(rows, "counter", "Output rows copied to the host, whole or as a shortlist.");
     for (model, DeviceSnapshot { device, output, .. }) in &snapshots {
         for (given, n) in [("whole", output.whole_rows), ("shortlist", output.shortlists)] {
             let labels = [("model_name", &**model), ("device", device), ("given", given)];
             out.sample(rows, &labels, n as f64);
         }
     }
-    out.family(bytes, "counter", "Bytes of these rows.");
+    out.family(bytes, "counter", "Bytes of output rows copied to the host.");
     for (model, DeviceSnapshot { device, output, .. }) in &snapshots {
         let labels = [("model_name", &**model), ("device", device)];
         out.sample(bytes, &labels, output.bytes as f64);
     }
-    out.family(seconds, "histogram", "Time of a dispatch by device and class of operations.");
+    out.family(seconds, "histogram", "Duration of a dispatch, by device and operation class.");
     let bounds = DISPATCH_BOUNDS_US.map(|us| us / 1e6);
     for (labels, _, latency) in &classes {
         let Some(latency) = latency else { continue };

@@ -1,4 +1,4 @@
-//! How the server is: for those who watch it and for routers.
+//! The state of the server, for monitoring and for routers.
 
 pub(crate) mod health;
 pub(crate) mod info;

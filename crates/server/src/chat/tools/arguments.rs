@@ -21,7 +21,7 @@ impl Members {
         format!("{before}{}: ", Value::from(key))
     }
 
-    /// What comes behind the last.
+    /// What comes after the last.
     pub(super) fn end(&self) -> &'static str {
         if self.n == 0 { "{}" } else { "}" }
     }

@@ -1,6 +1,6 @@
 //! One call, `{"name": …, "arguments": {…}}`, read while it is being written.
 //!
-//! Until the name and the beginning of the arguments are known, nothing is told and the text can
+//! Until the name and the beginning of the arguments are known, nothing is emitted and the text can
 //! still turn out to be something else. From then on the call is certain, and its arguments are
 //! told as they come, exactly as the model writes them.
 
@@ -135,7 +135,7 @@ impl CallReader {
         self.at += 1;
     }
 
-    /// Tells of the arguments that were read and not told of, if they are what is being read.
+    /// Emits the arguments that were read and not emitted, if they are what is being read.
     fn tell_arguments(&mut self, text: &str, out: &mut dyn FnMut(Piece<'_>)) {
         let reading = self.certain
             && self.key == Key::Arguments

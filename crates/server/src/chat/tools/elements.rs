@@ -2,7 +2,7 @@
 //! written.
 //!
 //! The text of an argument has no quotes and is not escaped; what it is follows from the function's
-//! schema. An argument that can only be a text is told as it comes, any other when it is complete.
+//! schema. An argument that can only be a text is emitted as it comes, any other when it is complete.
 
 use serde_json::Value;
 use std::sync::Arc;
@@ -17,19 +17,19 @@ use super::reader::{Ahead, Piece, Place, Policy, Progress, Steps, ahead, name_le
 pub(crate) struct Elements {
     /// Before the name; empty where the name follows the marker of the call itself.
     pub(crate) open: &'static str,
-    /// Behind the name; empty where white space or the next mark is.
+    /// After the name; empty where white space or the next mark is.
     pub(crate) name_end: &'static str,
     /// Before the key of an argument.
     pub(crate) key_open: &'static str,
-    /// Behind the key.
+    /// After the key.
     pub(crate) key_end: &'static str,
-    /// Behind what may follow the key: an attribute that says whether the value is a text.
+    /// After what may follow the key: an attribute that says whether the value is a text.
     pub(crate) attributes_end: Option<&'static str>,
-    /// Before the value, behind white space.
+    /// Before the value, after white space.
     pub(crate) value_open: &'static str,
-    /// Behind the value.
+    /// After the value.
     pub(crate) value_end: &'static str,
-    /// Behind the last argument; empty where the marker of the call follows.
+    /// After the last argument; empty where the marker of the call follows.
     pub(crate) close: &'static str,
 }
 
@@ -37,17 +37,17 @@ pub(crate) struct Elements {
 enum State {
     /// Before the name.
     Open,
-    /// Behind the name, or an argument.
+    /// After the name, or an argument.
     Between,
-    /// Behind the mark before a key.
+    /// After the mark before a key.
     Key,
-    /// Behind the key.
+    /// After the key.
     Attributes { key: String },
     /// Before the mark before a value.
     BeforeValue { key: String, is_text: Option<bool> },
-    /// In a value that is told when it is complete.
+    /// In a value that is emitted when it is complete.
     Value { kinds: Kinds, is_text: Option<bool> },
-    /// In a text, of which something was told or not.
+    /// In a text, of which something was emitted or not.
     Text { begun: bool },
 }
 

@@ -72,7 +72,7 @@ pub fn forced_grammar(
 struct Layout {
     before: String,
     separator: &'static str,
-    /// Behind the last call, before the mark that ends all.
+    /// After the last call, before the mark that ends all.
     list_end: &'static str,
     after: String,
     call: CallLayout,
@@ -84,7 +84,7 @@ enum CallLayout {
     Json {
         before_name: Vec<Part>,
         before_arguments: Vec<Part>,
-        /// What may stand behind the arguments.
+        /// What may stand after the arguments.
         more: Vec<Part>,
         close: String,
     },

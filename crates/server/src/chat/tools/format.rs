@@ -16,7 +16,7 @@ const DSML: &str = "｜DSML｜";
 pub enum ToolFormat {
     /// `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen 2.5 and 3, Granite 4.
     Hermes,
-    /// `{"name": …, "parameters": {…}}`, sometimes behind `<|python_tag|>`, several with `;`
+    /// `{"name": …, "parameters": {…}}`, sometimes after `<|python_tag|>`, several with `;`
     /// between them: Llama 3.
     Llama3Json,
     /// `[TOOL_CALLS][{"name": …, "arguments": {…}}]`, or `[TOOL_CALLS]name[ARGS]{…}` of newer
@@ -90,7 +90,7 @@ pub(crate) struct Syntax {
 /// How a call is written.
 #[derive(Debug)]
 pub(crate) enum Notation {
-    /// A JSON object with the name and the arguments, or the latter alone behind a name.
+    /// A JSON object with the name and the arguments, or the latter alone after a name.
     Json,
     /// An element for each argument.
     Elements(Elements),
@@ -109,7 +109,7 @@ pub(crate) struct Infix {
     pub(crate) id: &'static str,
     /// Before the arguments.
     pub(crate) arguments: &'static str,
-    /// What may stand behind the arguments, before the mark that ends the call.
+    /// What may stand after the arguments, before the mark that ends the call.
     pub(crate) tail: &'static str,
 }
 
@@ -305,7 +305,7 @@ static NAMES: [(&str, ToolFormat); 26] = [
 
 /// A name that no parser has.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no {what} parser is called {name:?}; there are {known}")]
+#[error("unknown {what} parser {name:?}; expected one of {known}")]
 pub struct UnknownParser {
     /// What it would parse.
     pub what: &'static str,
@@ -468,7 +468,7 @@ mod tests {
         }
         let error = "xml".parse::<ToolFormat>().unwrap_err().to_string();
         assert!(
-            error.starts_with("no tool call parser is called \"xml\"; there are hermes, "),
+            error.starts_with("unknown tool call parser \"xml\"; expected one of hermes, "),
             "{error}"
         );
         assert_eq!(Gemma4.markers(), ["<|tool_call>", "<tool_call|>", "<|\"|>"]);

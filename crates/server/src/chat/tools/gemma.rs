@@ -1,5 +1,5 @@
 //! One call as Gemma 4 writes it, `call:name{key:<|"|>text<|"|>,other:[1,true]}`, read while it is
-//! being written. It is told as JSON as it comes.
+//! being written. It is emitted as JSON as it comes.
 
 use super::arguments::escaped;
 use super::json::space_len;
@@ -21,7 +21,7 @@ enum State {
     Text {
         is_key: bool,
     },
-    /// Behind a value.
+    /// After a value.
     After,
 }
 

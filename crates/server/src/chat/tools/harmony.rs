@@ -2,7 +2,7 @@
 //!
 //! `<|channel|>analysis<|message|>…<|end|>` is reasoning, the channel `final` the answer, and a message
 //! in `commentary` to `functions.name` a call, whose text is its arguments. `commentary` to nobody is
-//! for the user. The prompt ends behind `<|start|>assistant`, which begins a message.
+//! for the user. The prompt ends after `<|start|>assistant`, which begins a message.
 
 use realizar_runtime::constrain::Reasoning;
 use std::sync::Arc;
@@ -171,7 +171,7 @@ impl HarmonyParser {
         self.state = State::Body(body);
     }
 
-    /// Tells the next piece of a message's text.
+    /// Emits the next piece of a message's text.
     fn tell(&mut self, body: Body, text: &str, out: &mut Vec<ChatDelta>) {
         match body {
             _ if text.is_empty() => {}

@@ -10,7 +10,7 @@ pub(super) const ANNOTATIONS: [&str; 6] =
     ["type", "title", "description", "default", "examples", "deprecated"];
 /// Levels of values within values that are written in a format's own notation.
 pub(super) const MAX_DEPTH: usize = 16;
-/// The most parameters of a function that may be left out.
+/// The maximum number of parameters of a function that may be left out.
 const MAX_OPTIONAL: usize = 500;
 
 /// A parameter of a function.
@@ -51,7 +51,7 @@ pub(super) enum Shape<'a> {
     Text,
     /// One of these texts.
     Choice(Vec<&'a str>),
-    /// JSON that is no text, by its schema.
+    /// JSON that is not text, by its schema.
     Json,
 }
 

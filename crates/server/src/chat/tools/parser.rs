@@ -213,7 +213,7 @@ impl ToolParser {
         true
     }
 
-    /// Whether a call begins at `at`, behind white space.
+    /// Whether a call begins at `at`, after white space.
     fn begins(&self, at: usize, frame: Frame) -> Begin {
         let rest = &self.buf[at..];
         let Some(&first) = rest.as_bytes().first() else { return Begin::Unknown };
@@ -392,7 +392,7 @@ impl ToolParser {
         true
     }
 
-    /// What the buffer begins with is no call. Only its marker is certainly content; the rest is
+    /// What the buffer begins with is not a call. Only its marker is certainly content; the rest is
     /// looked at again.
     fn give_up(&mut self, out: &mut Vec<ChatDelta>) {
         self.state = State::Text;

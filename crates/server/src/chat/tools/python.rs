@@ -22,7 +22,7 @@ struct Span {
 }
 
 impl Span {
-    /// Whether the value goes on with this byte.
+    /// Whether the value continues with this byte.
     fn push(&mut self, byte: u8) -> bool {
         match (self.quote, byte) {
             (Some(_), _) if self.escaped => self.escaped = false,

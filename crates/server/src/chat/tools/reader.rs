@@ -42,7 +42,7 @@ impl Policy<'_> {
 }
 
 /// Reads one call. The caller keeps the text and gives it again, longer, at each run. Until the call
-/// is certain nothing is told of it.
+/// is certain nothing of it is emitted.
 pub(super) trait Reader: Debug + Send + Sync {
     /// Reads on in `text`, which begins where it did at the last run.
     fn run(&mut self, text: &str, policy: Policy<'_>, out: &mut dyn FnMut(Piece<'_>)) -> Progress;
@@ -56,7 +56,7 @@ pub(super) trait Reader: Debug + Send + Sync {
     /// The caller drops what has been read, which it may once the call is certain.
     fn forget_read(&mut self);
 
-    /// No more text comes. A call whose arguments are complete but for their end is told whole.
+    /// No more text comes. A call whose arguments are complete except for their end is emitted whole.
     fn finish(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
 }
 

@@ -25,7 +25,7 @@ pub struct Function {
 /// Whether the model is to call a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// It must not; the template is not even told of the tools.
+    /// It must not; the template does not even get the tools.
     None,
     /// It may.
     #[default]
@@ -48,7 +48,7 @@ impl ToolChoice {
     }
 }
 
-/// Where a tool, or the choice of one, tells of its function.
+/// Where a tool, or the choice of one, describes its function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FunctionAt {
     /// In its member `function`, as in chat completions.
@@ -106,7 +106,7 @@ impl ToolRequest {
     /// Reads the three fields of a chat request.
     ///
     /// Fails, naming the parameter, on a tool that is not a function, a name that is malformed or
-    /// there twice, parameters that are no schema, and a choice that the tools do not offer.
+    /// there twice, parameters that are not a schema, and a choice that the tools do not offer.
     pub fn from_chat(body: &Map<String, Value>) -> Result<Self, InvalidRequest> {
         Self::read(&Fields::root(body), FunctionAt::Member)
     }
@@ -170,7 +170,7 @@ impl ToolRequest {
                 }
             }
         };
-        // The model is told of no others, so it calls no others.
+        // The model sees no others, so it calls no others.
         if let Some(allowed) = allowed {
             for (path, name) in &allowed {
                 if !functions.iter().any(|f| f.name == *name) {
@@ -198,7 +198,7 @@ impl ToolRequest {
             if !names.insert(function.name.as_str()) {
                 let path = format!("{tools}[{idx}]");
                 let found = &json!(function.name);
-                return Err(InvalidRequest::value(path, "a name of its own", found));
+                return Err(InvalidRequest::value(path, "a unique name", found));
             }
         }
         match &choice {
@@ -358,7 +358,7 @@ mod tests {
         check(tools(function(json!({}))), "tools[1].function.name", "required");
         check(tools(tool("a b")), "tools[1].function.name", "letters");
         check(tools(tool("")), "tools[1].function.name", "letters");
-        check(tools(tool("f")), "tools[1]", "a name of its own");
+        check(tools(tool("f")), "tools[1]", "a unique name");
         check(
             tools(function(json!({"name": "g", "parameters": []}))),
             "tools[1].function.parameters",

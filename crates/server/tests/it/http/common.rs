@@ -174,7 +174,7 @@ impl TestServer {
         let options = LoadOptions { output, max_seq_len: Some(64), ..LoadOptions::default() };
         let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
-        self.state.models().add(ServedModel::new("vectors", engine)).expect("a name of its own");
+        self.state.models().add(ServedModel::new("vectors", engine)).expect("a unique name");
     }
 
     /// Serves the tiny LFM2, whose layers carry states, as `hybrid`.
@@ -189,7 +189,7 @@ impl TestServer {
         let path = path.join("model-f32.gguf");
         let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
-        self.state.models().add(ServedModel::new("hybrid", engine)).expect("a name of its own");
+        self.state.models().add(ServedModel::new("hybrid", engine)).expect("a unique name");
     }
 
     /// Tells the server to end and does not wait for it.

@@ -212,7 +212,7 @@ fn offsets_are_places_in_the_text() {
             .collect();
         assert!(offsets.is_sorted() && offsets[0] == 0, "{offsets:?}");
         if body["echo"] == true {
-            // The token that begins a text is no part of it.
+            // The token that begins a text is not part of it.
             assert_eq!(offsets[1], 0, "{offsets:?}");
         }
         let chars: Vec<char> = text.chars().collect();

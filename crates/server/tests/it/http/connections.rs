@@ -98,7 +98,7 @@ fn a_new_certificate_is_taken_while_the_server_runs() {
     }
     // Connections that are open stay, and new ones have the new certificate.
     assert!(first.get(&url).call().is_ok());
-    // What is no certificate is not taken.
+    // What is not a certificate is not taken.
     std::fs::write(&cert_path, "damaged").expect("write");
     for _ in 0..20 {
         let fresh = second.clone();

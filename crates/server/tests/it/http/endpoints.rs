@@ -168,7 +168,7 @@ fn metrics_tell_of_recurrent_states() {
         "prefix_cache_state_evictions_total",
         "prefix_cache_stateless_tokens_total",
     ];
-    // A prompt, the same with more behind it, and one that leaves its text within the first page,
+    // A prompt, the same with more after it, and one that leaves its text within the first page,
     // where no state was kept.
     let first: Vec<u32> = (0..40).map(|i| 3 + i * 7 % 200).collect();
     let more: Vec<u32> = first.iter().copied().chain(100..130).collect();

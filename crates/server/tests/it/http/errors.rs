@@ -139,10 +139,10 @@ fn what_does_not_fit_the_context_is_told_as_clients_expect() {
         assert_eq!(error["message"], words);
     };
     let (long, longer) = (vec![5; context], vec![5; context + 1]);
-    let full = "and the prompt has them all: none is left for an answer";
+    let full = "and the prompt takes all of them, leaving none to generate";
     check(TEXT, json!({"prompt": long}), "prompt", context, full);
     let reason = format!(
-        "but {} were asked for: {} of the prompt and 4 to generate",
+        "but {} were requested: {} in the prompt and 4 to generate",
         context + 1,
         context - 3
     );
@@ -156,7 +156,7 @@ fn what_does_not_fit_the_context_is_told_as_clients_expect() {
     let n_prompt = server.ok("/tokenize", &json!({"messages": messages}))["count"].as_u64();
     let n_prompt = n_prompt.expect("a number") as usize;
     let reason = format!(
-        "but {} were asked for: {n_prompt} of the prompt and {context} to generate",
+        "but {} were requested: {n_prompt} in the prompt and {context} to generate",
         n_prompt + context
     );
     let body = json!({"messages": messages, "max_completion_tokens": context,

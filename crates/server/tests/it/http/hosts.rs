@@ -58,7 +58,7 @@ fn probes_are_answered_whatever_they_call_the_server() {
             assert_eq!(server.request("GET", path, &[("host", host)], "").status, 200, "{path}");
         }
     }
-    // An address is no name that could be bound again.
+    // An address is not a name that could be bound again.
     let by_address = [("host", "10.1.2.3:8000")];
     assert_eq!(server.request("GET", "/metrics", &by_address, "").status, 200);
     assert_eq!(server.request("GET", "/metrics", &[("host", "pod.cluster")], "").status, 403);

@@ -123,7 +123,7 @@ fn prompts_have_many_forms() {
     assert_eq!(text(hello.clone()), want);
     assert_eq!(text(json!({"prompt_string": "Hello"})), want);
     assert_eq!(text(json!(["Hello"])), want, "one prompt has one answer");
-    // Texts behind ids have no tokens around them.
+    // Texts after ids have no tokens around them.
     let mut all: Vec<u32> = serde_json::from_value(hello.clone()).expect("ids");
     all.extend(ids(&server, "you"));
     all.push(40);

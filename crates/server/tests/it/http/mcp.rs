@@ -71,8 +71,8 @@ fn tools_are_listed_and_called() {
     assert_eq!(failed, (200, json!({"content": "two numbers", "is_error": true})));
     for (body, status, message) in [
         (json!({"name": "lost"}), 503, "the connection is closed"),
-        (json!({"name": "none"}), 400, "there is no tool `none`"),
-        (json!({"arguments": {}}), 400, "`name` is needed"),
+        (json!({"name": "none"}), 400, "unknown tool `none`"),
+        (json!({"arguments": {}}), 400, "`name` is required"),
     ] {
         let (found, answer) = call(body);
         assert_eq!((found, answer["error"]["message"].as_str()), (status, Some(message)));

@@ -1,4 +1,4 @@
-//! What an observer is told of requests.
+//! What an observer sees of requests.
 
 use super::common::{self, TestServer};
 use realizar_runtime::engine::EngineOptions;

@@ -356,7 +356,7 @@ fn models_are_loaded_and_unloaded_by_hand() {
         ("load", "/etc/passwd", (404, "does not exist")),
         ("unload", "b", (400, "not loaded")),
         ("unload", "x", (404, "does not exist")),
-        ("load", "", (400, "`model` is needed")),
+        ("load", "", (400, "`model` is required")),
     ] {
         let answer = server.admin(verb, model);
         assert_eq!(answer.status, want.0, "{verb} {model}: {}", answer.body);
@@ -369,7 +369,7 @@ fn models_are_loaded_and_unloaded_by_hand() {
     stage.act("b", Act::Hold);
     assert_eq!(server.post("/models/load", &json!({"model": "b"})).status, 200);
     server.wait_for_states("a:unloaded b:loading c:unloaded");
-    // What is not there yet is given up when it comes.
+    // What is still loading is dropped when it is loaded.
     assert_eq!(server.admin("unload", "b").status, 200);
     stage.act("b", Act::Load);
     server.wait_for_states("a:unloaded b:unloaded c:unloaded");

@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use super::{Error, Item, MAX_NESTING, Part, Rule, Sequence, WHAT};
 
-/// The most repetitions that a grammar may ask for.
+/// The maximum number of repetitions that a grammar may ask for.
 const MAX_REPEAT: u32 = 2000;
 
 /// The rules of a grammar, the first of them `root`.
@@ -197,7 +197,7 @@ impl<'a> Parser<'a> {
             };
             self.spaces(nested);
             if max.is_some_and(|max| max < min) {
-                return Err(self.fail(format!("at least {min} and at most fewer is impossible")));
+                return Err(self.fail(format!("the maximum is less than the minimum of {min}")));
             }
             if !self.eat("}") {
                 return Err(self.unexpected("`}`"));
@@ -330,7 +330,7 @@ mod tests {
         check("root ::= \"a\"**", "line 1, column 14: put what is repeated twice into a group");
         check(
             "root ::= \"a\"{2,1}",
-            "line 1, column 17: at least 2 and at most fewer is impossible",
+            "line 1, column 17: the maximum is less than the minimum of 2",
         );
         check("root ::= \"a\"{9999}", "line 1, column 14: at most 2000 repetitions are supported");
         check("root ::= \"\\q\"", "line 1, column 11: unknown escape");
