@@ -65,7 +65,7 @@ pub enum Error {
         /// What it holds.
         found: String,
     },
-    /// A metadata entry is wrong, or has another type than was asked for.
+    /// A metadata entry is wrong, or has another type than was requested.
     #[error("{}: key '{key}': expected {expected}, found {found}", show(.path))]
     Key {
         /// The file.

@@ -6,7 +6,7 @@ pub enum Error {
     /// There is no adapter of that index.
     #[error("no GPU adapter {wanted}: {n} found (is a Vulkan, Metal or DX12 driver installed?)")]
     NoAdapter {
-        /// The index that was asked for.
+        /// The index that was requested.
         wanted: usize,
         /// Adapters that there are.
         n: usize,

@@ -22,7 +22,7 @@ impl BlockTable {
     }
 
     /// A table of `len` positions whose pages from `first_page` on are `pages`,
-    /// with room for `max_pages`. The holds of the pages pass to it.
+    /// with room for `max_pages`. The references to the pages pass to it.
     pub(crate) fn of(
         first_page: usize,
         pages: impl IntoIterator<Item = PageId>,

@@ -357,7 +357,7 @@ impl KvCache {
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
             let shared = |pool: &PagePool| {
                 written.filter(|&page| {
-                    // Each copy that is planned releases one hold.
+                    // Each planned copy releases one reference.
                     let is_left = |c: &&PageCopy| c.group == group && c.from == page;
                     let n_holds = pool.n_holds(page);
                     n_holds > 1 && n_holds - copies.iter().filter(is_left).count() > 1

@@ -2,7 +2,7 @@
 //!
 //! The pool hands out page numbers; the memory behind them belongs to a
 //! backend. A page is counted, so several sequences can share it. The prefix
-//! cache's hold is kept separate from the others: a page that only it holds is
+//! cache's reference is kept separate from the others: a page that only it holds is
 //! idle, and can be had by evicting it.
 
 use crate::Error;
@@ -33,7 +33,7 @@ pub struct PoolStats {
 pub struct PagePool {
     free: Vec<PageId>,
     refs: Vec<u32>,
-    /// Whether one of a page's holds is the prefix cache's.
+    /// Whether one of a page's references is the prefix cache's.
     cached: Vec<bool>,
     stats: PoolStats,
 }
@@ -60,7 +60,7 @@ impl PagePool {
         self.free.len() + self.stats.idle
     }
 
-    /// How many hold `page`.
+    /// How many references `page` has.
     pub fn n_holds(&self, page: PageId) -> usize {
         self.refs[page.0 as usize] as usize
     }
@@ -143,7 +143,7 @@ impl PagePool {
         *refs += 1;
     }
 
-    /// Gives the prefix cache's hold of `page` back.
+    /// Releases the prefix cache's reference to `page`.
     ///
     /// # Panics
     /// If the prefix cache does not hold the page.
@@ -154,7 +154,7 @@ impl PagePool {
         self.release(page);
     }
 
-    /// Gives one hold of `page` back; the last one frees it.
+    /// Releases one reference to `page`; the last one frees it.
     ///
     /// # Panics
     /// If the page is not held.

@@ -26,7 +26,7 @@ struct Group {
     changed: Condvar,
 }
 
-/// An exchange of all ranks: each brings its bytes, then each takes those of all.
+/// An exchange of all ranks: each contributes its bytes, then each takes those of all.
 struct Round {
     parts: Vec<Vec<u8>>, // [n_ranks]
     n_brought: usize,

@@ -282,7 +282,7 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and returns the memory of all buffers whose addresses were asked for meanwhile, each once.
+/// Runs `work`, and returns the memory of all buffers whose addresses it requested, each once.
 pub(crate) fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
     let before = HELD.replace(Some(Vec::new()));
     let result = work();

@@ -167,7 +167,7 @@ impl Phases {
 }
 
 impl Context<'_> {
-    /// Runs an instruction on a barrier for the active lanes; those that go on are returned, the others wait.
+    /// Runs an instruction on a barrier for the active lanes; those that continue are returned, the others wait.
     pub(super) fn mbarrier(
         &mut self,
         warp: &mut Warp,

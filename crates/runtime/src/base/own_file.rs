@@ -29,7 +29,7 @@ impl fmt::Display for Refusal {
 
 /// Opens a regular file for reading, if nobody else can have written it.
 pub(crate) fn open(path: &Path) -> Result<File, Refusal> {
-    // Opening a pipe waits for its writer, so the kind is looked at before.
+    // Opening a pipe waits for its writer, so the kind is checked first.
     let check = |info: io::Result<fs::Metadata>| match info {
         Ok(info) if info.is_file() => Ok(info),
         Ok(_) => Err(Refusal::Io(io::Error::other("expected a file, found something else"))),

@@ -2,7 +2,7 @@
 //!
 //! One thread owns the model and repeats three things: it plans a step (`schedule`), runs it, and
 //! hands out what it led to. Requests reach it through a channel, and their events leave through
-//! the sink that each brings along. A request's answer has the same bits alone and among others,
+//! the sink that each carries. A request's answer has the same bits alone and among others,
 //! with and without what the prefix cache had of its prompt, preempted or not.
 //!
 //! ```
@@ -372,7 +372,7 @@ impl Engine {
         }
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();
-        // A draft model was asked for, so it drafts also where the model could.
+        // A draft model was requested, so it drafts also where the model could.
         let head = match &draft {
             Some(_) => None,
             None => Head::new(&runner, draft_bytes, (options.draft_tokens, options.draft_always)),

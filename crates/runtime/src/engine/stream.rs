@@ -216,7 +216,7 @@ impl EventStream {
 /// An event and when it happened.
 type Timed = (Instant, EngineEvent);
 
-/// The one answer of a request, as far as it has come.
+/// The only answer of a request, so far.
 #[derive(Debug)]
 struct Collected {
     started: Instant,

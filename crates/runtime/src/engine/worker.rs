@@ -260,7 +260,7 @@ impl Worker {
         self.waiting.insert(run.key, run);
     }
 
-    /// Drops requests that nobody waits for.
+    /// Drops requests whose clients are gone.
     fn drop_cancelled(&mut self) {
         self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }

@@ -38,9 +38,9 @@ pub struct TokenEvent<'a> {
     pub id: u32,
     /// The text that it made certain, which may be none, or that of several.
     pub text: &'a str,
-    /// Its log-probability, when they were asked for.
+    /// Its log-probability, when they were requested.
     pub logprob: Option<f32>,
-    /// The most likely tokens, when they were asked for, best first.
+    /// The most likely tokens, when they were requested, best first.
     pub top_logprobs: &'a [TopLogprob],
 }
 
@@ -71,9 +71,9 @@ pub struct Generation {
     pub tail: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// The log-probability of each token, when they were asked for.
+    /// The log-probability of each token, when they were requested.
     pub logprobs: Vec<f32>,
-    /// The most likely tokens at each step, when they were asked for.
+    /// The most likely tokens at each step, when they were requested.
     pub top_logprobs: Vec<Vec<TopLogprob>>,
     /// Where the time went.
     pub timings: Timings,

@@ -98,7 +98,7 @@ impl Session {
 }
 
 impl Model {
-    /// The session that a file holds; it goes on as if it had never ended.
+    /// The session that a file holds; it continues as if it had never ended.
     ///
     /// # Errors
     /// If the file cannot be read, is not a session or is damaged, if its keys and values are not

@@ -3,7 +3,7 @@
 //!
 //! Places are found by liveness: a value's storage is free again after its last
 //! reader, and an operation that can work in place takes its input's storage
-//! when nobody reads it later. The arena is sized for the largest batch, so a
+//! when nothing reads it later. The arena is sized for the largest batch, so a
 //! step of the engine allocates nothing.
 
 use crate::graph::{Graph, Op, RowDomain, ValueId};
@@ -66,7 +66,7 @@ pub struct Plan {
     pub input: Option<Place>,
     /// Where the graph's output is after the last step, its rows without gaps.
     pub output: Place,
-    /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model brings none.
+    /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model has none.
     pub draft: Option<DraftPlan>,
     /// The rows that there is room for.
     pub limits: RowLimits,

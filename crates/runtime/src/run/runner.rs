@@ -280,7 +280,7 @@ impl Runner {
     /// Ends every sequence, frees every page and forgets every prefix, whatever state a panic has
     /// left them in. Ids from before must not be used any more, only dropped.
     pub(crate) fn reset(&mut self) {
-        // Ids of before are dropped into a list that nobody reads.
+        // Earlier ids are moved into a list that nothing reads.
         self.ended = Ended::default();
         self.seqs.clear();
         self.last_steps.clear();

@@ -228,7 +228,7 @@ fn a_stream_that_is_dropped_cancels_its_request() {
     });
     assert_eq!(first.as_deref(), Some("d"));
     drop(stream);
-    // One that nobody polls any more goes as well.
+    // One that is no longer polled goes as well.
     let mut pending =
         Box::pin(engine.chat(&[Message::user("q")], endless()).unwrap().into_future());
     let _ = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));

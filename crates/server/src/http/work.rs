@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 /// a fraction of a millisecond for most.
 pub(crate) const SMALL: usize = 32 << 10;
 
-/// Lets so many works on large requests go on at once that the engines keep their processors.
+/// Limits concurrent work on large requests, so that the engines keep their processors.
 /// Those that wait hold their bodies, whose bytes are limited.
 static LARGE: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);

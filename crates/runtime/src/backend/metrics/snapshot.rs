@@ -69,7 +69,7 @@ pub struct ClassSnapshot {
 pub struct OutputSnapshot {
     /// Rows of logits or of hidden states.
     pub whole_rows: u64,
-    /// Shortlists of rows of logits: the best few, and those that are asked for by themselves.
+    /// Shortlists of rows of logits: the best few, and those that are requested individually.
     pub shortlists: u64,
     /// Bytes of both.
     pub bytes: u64,
