@@ -126,7 +126,7 @@ impl PagePool {
     /// If the page is not held.
     pub fn retain(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is shared but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is shared but has no references", page.0);
         *refs += 1;
         self.stats.idle -= usize::from(*refs == 2 && self.cached[page.0 as usize]);
     }
@@ -139,7 +139,7 @@ impl PagePool {
         let cached = std::mem::replace(&mut self.cached[page.0 as usize], true);
         assert!(!cached, "page {} is twice in the prefix cache", page.0);
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is cached but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is cached but has no references", page.0);
         *refs += 1;
     }
 
@@ -160,7 +160,7 @@ impl PagePool {
     /// If the page is not held.
     pub fn release(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is released but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is released but has no references", page.0);
         *refs -= 1;
         if *refs == 0 {
             self.free.push(page);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "page 2 is released but nobody holds it")]
+    #[should_panic(expected = "page 2 is released but has no references")]
     fn releasing_a_free_page_is_a_bug() {
         PagePool::new(3).release(PageId(2));
     }

@@ -341,7 +341,7 @@ impl PrefixTree {
     /// Takes one [`Self::pin`] back.
     pub(crate) fn unpin(&mut self, id: NodeId) {
         let node = self.node_mut(id);
-        assert!(node.pins > 0, "a node is unpinned that nobody pinned");
+        assert!(node.pins > 0, "a node is unpinned that is not pinned");
         node.pins -= 1;
         self.list_if_leaf(id);
     }

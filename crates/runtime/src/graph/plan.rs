@@ -393,7 +393,7 @@ mod tests {
         for (i, step) in plan.steps.iter().enumerate() {
             for input in &step.inputs {
                 let owner = written[input.start];
-                assert!(owner.is_some(), "step {i} reads what nobody wrote");
+                assert!(owner.is_some(), "step {i} reads what no step wrote");
                 let whole = cells(input).all(|c| written[c] == owner);
                 assert!(whole, "step {i} ({:?}) reads a value that was overwritten", step.op);
             }
