@@ -23,7 +23,7 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
-    /// A mapped file has become shorter, or cannot be read any more.
+    /// A mapped file has become shorter, or can no longer be read.
     #[error("{}: the file was truncated, or could not be read, while it was in use", show(.path))]
     Lost {
         /// The file.

@@ -1,7 +1,7 @@
 //! A file that is mapped for reading.
 //!
 //! Whatever may write to the file may also truncate it, or its disk may fail. The next access to
-//! what is not there any more raises `SIGBUS`, which ends the process unless `lost_pages` handles
+//! what no longer exists raises `SIGBUS`, which ends the process unless `lost_pages` handles
 //! it.
 
 use std::fmt;
@@ -60,7 +60,7 @@ impl FileMap {
         let _ = (start, len);
     }
 
-    /// Gives the pages of a range back to the kernel. Only a hint.
+    /// Returns the pages of a range to the kernel. Only a hint.
     pub(crate) fn release(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
         {

@@ -102,7 +102,7 @@ impl SeqStates {
         }
     }
 
-    /// Gives all states back.
+    /// Releases all states.
     pub(crate) fn clear(&mut self, pool: &mut StatePool) {
         self.give_up(pool);
         self.marks.drain(..).for_each(|(_, state)| pool.release(state));

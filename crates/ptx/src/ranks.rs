@@ -73,7 +73,7 @@ impl Rank {
         Ok(round)
     }
 
-    /// Brings `own` and takes the bytes of all ranks, in their order.
+    /// Contributes `own` and takes the bytes of all ranks, in their order.
     pub(crate) fn exchange(&self, own: Vec<u8>) -> Result<Vec<u8>, Error> {
         let n_bytes = own.len();
         // Slower ranks may still take what was brought before.

@@ -47,7 +47,7 @@ pub struct ServerConfig {
     pub observer: Option<Arc<dyn RequestObserver>>,
     /// Tools that may be called by those who may load models; `None` is none.
     pub tool_host: Option<Arc<dyn ToolHost>>,
-    /// Gives memory that was freed back to the system, where the program has a way to. It is called
+    /// Returns freed memory to the system, where the program has a way to. It is called
     /// after work on large requests, at most once a second.
     pub give_back_memory: Option<fn()>,
     /// How many log records were lost, if the program counts that; `/metrics` reports it.

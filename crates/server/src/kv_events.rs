@@ -2,8 +2,8 @@
 //!
 //! A message has three frames: the topic, the number of the batch in 8 bytes (big-endian), and the
 //! batch in MessagePack: `[seconds since 1970, [events], rank]`, each event a map with its `type`.
-//! Who missed batches asks for them at a second socket with the number of the first one, and gets
-//! them as `["", number, batch]`, with the number -1 at the end (vLLM, "KV events subscriber").
+//! A subscriber that missed batches requests them at a second socket with the number of the first one,
+//! and gets them as `["", number, batch]`, with the number -1 at the end (vLLM, "KV events subscriber").
 
 use crate::error::Error;
 use realizar_runtime::engine::{CacheEvent, CacheSink, PAGE_LEN};

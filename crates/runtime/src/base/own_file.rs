@@ -63,7 +63,7 @@ pub(crate) fn create(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Who else can have written a file, if anybody.
+/// Which other users can have written a file, if any.
 #[cfg(unix)]
 fn writers(info: &fs::Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

@@ -1,7 +1,7 @@
 //! The engine: many requests at once on one model, for text or for embeddings.
 //!
 //! One thread owns the model and repeats three things: it plans a step (`schedule`), runs it, and
-//! hands out what it led to. Requests reach it through a channel, and their events leave through
+//! emits the results. Requests reach it through a channel, and their events leave through
 //! the sink that each carries. A request's answer has the same bits alone and among others,
 //! with and without what the prefix cache had of its prompt, preempted or not.
 //!
@@ -545,7 +545,7 @@ impl Engine {
         Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
     }
 
-    /// Takes no more requests.
+    /// Stops accepting requests.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
     }

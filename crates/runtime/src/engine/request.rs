@@ -141,7 +141,7 @@ pub struct PromptLogprob {
 pub type Sink = Box<dyn FnMut(EngineEvent) + Send>;
 
 /// A request that was taken. Dropping the ticket cancels what is not finished: its pages are free
-/// at the next step, and no event comes any more.
+/// at the next step, and no further event comes.
 #[derive(Debug)]
 pub struct Ticket {
     pub(super) cancelled: Arc<AtomicBool>,

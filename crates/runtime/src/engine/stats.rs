@@ -104,7 +104,7 @@ pub struct EngineStats {
     pub prefix_state_evictions: u64,
     /// Prompt tokens whose pages were found in the prefix cache, but no state to continue from.
     pub prefix_stateless: u64,
-    /// Answers that lost their pages to others and were run again.
+    /// Answers that were preempted and recomputed.
     pub preemptions: u64,
     /// Steps that panicked; each ended the requests that were in it.
     pub panics: u64,

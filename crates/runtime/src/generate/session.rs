@@ -3,7 +3,7 @@
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
 //! for what is new. Where a sliding window has released what it would need, it
 //! pays again, unless the model keeps prefixes. What it keeps was written by prompt
-//! rows; tokens that the model generated are run again when they come back in a
+//! rows; tokens that the model generated are recomputed when they come back in a
 //! prompt, so that an answer never depends on how its prompt came about.
 
 use super::params::{FinishReason, GenerateParams, TopLogprob};

@@ -209,7 +209,7 @@ fn async_programs_need_no_runtime_of_ours() {
         texts
     });
     assert_eq!(texts.concat(), "defg");
-    // Who polled last is woken, from whichever task it came.
+    // The last task to poll is woken.
     let other = Waker::from(Arc::new(Unpark(std::thread::spawn(|| {}).thread().clone())));
     let stream = engine.chat(&[Message::user("w")], params(9)).unwrap();
     let mut answer = pin!(stream.into_future());

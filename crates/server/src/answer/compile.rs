@@ -32,7 +32,7 @@ pub(crate) async fn compile(
     compiled.map_err(|error| ApiError::invalid(param, error.to_string()))
 }
 
-/// Cancels a compilation when nothing waits for it any more.
+/// Cancels a compilation when nothing waits for it any longer.
 struct GiveUp(CompileHandle);
 
 impl Drop for GiveUp {

@@ -228,7 +228,7 @@ impl Generation {
         self.backlog.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// The next event; `None` once all answers are complete. After an error nothing comes any more.
+    /// The next event; `None` once all answers are complete. After an error nothing more comes.
     pub(crate) async fn next(&mut self) -> Option<Result<Progress, ApiError>> {
         if self.unfinished == 0 {
             return None;

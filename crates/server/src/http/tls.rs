@@ -30,7 +30,7 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// What makes TLS of connections, from the files of a certificate and its key.
+    /// Wraps connections in TLS, with the files of a certificate and its key.
     ///
     /// # Errors
     /// Names the file that cannot be read or used.

@@ -22,7 +22,7 @@ impl Ending {
 }
 
 impl Inner {
-    /// Takes a loaded model away from new requests.
+    /// Closes a loaded model to new requests.
     pub(super) fn begin_unload(&mut self, name: &str) -> Option<Ending> {
         let entry = self.entry(name)?;
         let loaded = entry.loaded()?.clone();

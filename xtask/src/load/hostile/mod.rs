@@ -185,7 +185,7 @@ impl Stage {
         loop {
             let reply = self.client.ask_while(&self.chat, |_| {
                 if let Some(begun) = begun.take() {
-                    // Nobody waits for it any more when the attack has failed.
+                    // Nothing waits for it any longer when the attack has failed.
                     let _ = begun.send(());
                 }
                 ControlFlow::Continue(())

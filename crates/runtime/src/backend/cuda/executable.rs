@@ -391,7 +391,7 @@ impl<D: Device> CudaExecutable<D> {
         self.queue(next, &[], true)
     }
 
-    /// Brings the shortlists of a step after which the next one was launched.
+    /// Copies the shortlists of a step after which the next one was launched.
     fn bring_lists(&mut self, wants: &Wants, made: &D::Event) -> Result<(), kernels::Error> {
         let lists = self.lists.as_mut().expect("its output is logits");
         // The step's own stream is busy with the next step.

@@ -22,7 +22,7 @@ fn until_closed(mut connection: TcpStream) -> String {
     text
 }
 
-/// Waits until a connection that has left does not count any more.
+/// Waits until a connection that has left no longer counts.
 fn wait_for_room(server: &TestServer) {
     let start = Instant::now();
     while server.get("/health").status != 200 {
