@@ -302,7 +302,7 @@ impl Config {
         value.as_str().map(str::to_owned)
     }
 
-    /// What the file says of the options of a command with these models. What is said of one model
+    /// What the file says of the options of a command with these models. What it says of one model
     /// counts where it is the only one.
     pub(crate) fn in_force(
         &self,

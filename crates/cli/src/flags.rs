@@ -17,7 +17,7 @@ enum Meaning {
     OptionFrom(&'static str, &'static str),
     /// The model itself, from the source of this scheme.
     Model(&'static str),
-    /// Nothing; this is said instead.
+    /// Nothing; this is printed instead.
     Nothing(&'static str),
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct GrammarArgs {
 }
 
 impl GrammarArgs {
-    /// The grammar that was asked for.
+    /// The grammar that was requested.
     pub(crate) fn read(&self) -> Result<Option<Grammar>> {
         if self.json_object {
             return Ok(Some(Grammar::JsonObject));

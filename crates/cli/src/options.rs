@@ -90,7 +90,7 @@ pub(crate) enum AffinityArg {
 /// Whether a model drafts tokens with a layer of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DraftHeadArg {
-    /// If it brings one, unless there is a draft model.
+    /// If it has one, unless there is a draft model.
     Auto,
     /// Yes.
     On,

@@ -49,7 +49,7 @@ impl Status {
             clear();
         };
         let thread = std::thread::Builder::new().name("status".to_owned()).spawn(draw);
-        // Without a thread the work goes on unannounced.
+        // Without a thread the work continues unannounced.
         Self { thread: thread.ok().map(|thread| (stop, thread)) }
     }
 }

@@ -198,7 +198,7 @@ impl Bytes {
         }
     }
 
-    /// Gives the pages of these bytes back to the kernel, so that they no
+    /// Returns the pages of these bytes to the kernel, so that they no
     /// longer count as resident memory of the process. Only a hint: the bytes
     /// stay valid and are read from the file again when touched.
     pub fn release(&self) {

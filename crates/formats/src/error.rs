@@ -23,7 +23,7 @@ pub enum Error {
         /// What the operating system said.
         source: io::Error,
     },
-    /// A mapped file has become shorter, or cannot be read any more.
+    /// A mapped file has become shorter, or can no longer be read.
     #[error("{}: the file was truncated, or could not be read, while it was in use", show(.path))]
     Lost {
         /// The file.
@@ -65,7 +65,7 @@ pub enum Error {
         /// What it holds.
         found: String,
     },
-    /// A metadata entry is wrong, or has another type than was asked for.
+    /// A metadata entry is wrong, or has another type than was requested.
     #[error("{}: key '{key}': expected {expected}, found {found}", show(.path))]
     Key {
         /// The file.

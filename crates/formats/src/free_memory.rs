@@ -1,6 +1,6 @@
 //! Memory that was freed goes back to the system, where the allocator keeps it otherwise.
 
-/// Gives what the program has freed back to the system; what is in use stays.
+/// Returns memory that the program has freed to the system; what is in use stays.
 ///
 /// glibc keeps what lies below a block in use, in a heap per thread: after a large request that is
 /// many times what the program needs. Other allocators are left to themselves.

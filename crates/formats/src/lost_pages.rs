@@ -2,7 +2,7 @@
 //!
 //! An access to such a page raises `SIGBUS`. The handler here finds the map that the address lies
 //! in, marks it as lost, and puts zeros in the place of the page and of those after it, so that the
-//! access goes on; the reader asks for the mark when it is done, and throws its result away. It is
+//! access continues; the reader asks for the mark when it is done, and throws its result away. It is
 //! what libwayland does for buffers that clients share with it.
 //!
 //! The handler may interrupt any thread at any point, so it takes no lock and allocates nothing: the
@@ -103,7 +103,7 @@ mod unix {
     /// From now on, a page of a mapped file that cannot be read, because the file was truncated or
     /// its disk failed, holds zeros and is reported by [`FileWatch::check`](crate::FileWatch::check)
     /// and [`Bytes::check`](crate::Bytes::check), instead of ending the process by `SIGBUS`. It
-    /// applies to every map of this crate in the process; other bus errors go on to whatever handled
+    /// applies to every map of this crate in the process; other bus errors are passed on to whatever handled
     /// them before.
     ///
     /// Programs call this once at their start; a library leaves it to its program, as the handler

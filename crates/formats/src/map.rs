@@ -1,7 +1,7 @@
 //! A file that is mapped for reading.
 //!
 //! Whatever may write to the file may also truncate it, or its disk may fail. The next access to
-//! what is not there any more raises `SIGBUS`, which ends the process unless `lost_pages` handles
+//! what no longer exists raises `SIGBUS`, which ends the process unless `lost_pages` handles
 //! it.
 
 use std::fmt;
@@ -27,7 +27,7 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps a file; `None` for an empty one, which cannot be mapped everywhere.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
-        // Opening a pipe waits for its writer, so the kind is looked at before.
+        // Opening a pipe waits for its writer, so the kind is checked first.
         check(std::fs::metadata(path), path)?;
         Self::of(&File::open(path).map_err(|e| Error::io(path, e))?, path)
     }
@@ -60,7 +60,7 @@ impl FileMap {
         let _ = (start, len);
     }
 
-    /// Gives the pages of a range back to the kernel. Only a hint.
+    /// Returns the pages of a range to the kernel. Only a hint.
     pub(crate) fn release(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
         {
@@ -104,7 +104,7 @@ impl FileWatch {
 
     /// Fails if the file was truncated or could not be read while it was mapped, so that some of
     /// its bytes were read as zeros; see [`survive_lost_pages`](crate::survive_lost_pages). A file
-    /// that is not mapped any more is not looked at.
+    /// that is no longer mapped is not examined.
     ///
     /// # Errors
     /// [`Error::Lost`], with the file's path.

@@ -13,7 +13,7 @@ use crate::Error;
 ///
 /// `F32`, `F16` and `BF16` are block types with blocks of one element. Little
 /// endian throughout. A tensor of an unknown type is listed with its name, shape and place, so that
-/// a file can be looked at; whoever would read its elements must refuse it.
+/// a file can be inspected; a reader of its elements must refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorType {
     /// A type that `realizar-quant` reads; not every one of them is in files.

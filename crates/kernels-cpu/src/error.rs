@@ -8,7 +8,7 @@ pub enum Error {
     /// Keys and values of this type cannot be stored.
     #[error("KV memory of type {ty} is not supported, only F32, F16, BF16, F8, Q8_0 and Q4_0")]
     KvType {
-        /// The type asked for.
+        /// The type requested.
         ty: BlockType,
     },
     /// A size is zero, or the sizes overflow.

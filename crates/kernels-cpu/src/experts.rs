@@ -65,7 +65,7 @@ impl ExpertInput<'_> {
         }
     }
 
-    /// Writes the columns from `col` on of what a row brings.
+    /// Writes the columns from `col` on of a row's contribution.
     fn write(&self, tier: Tier, row: usize, col: usize, out: &mut [f32]) {
         let cols = col..col + out.len();
         match self {

@@ -25,7 +25,7 @@ enum Memory {
 }
 
 /// Zeroed bytes that begin on a cache line, and on a huge page when they are large.
-/// No memory is taken for bytes that nobody touches, but for the rest of their page.
+/// No memory is taken for bytes that nothing touches, but for the rest of their page.
 ///
 /// ```
 /// use realizar_kernels_cpu::Pages;

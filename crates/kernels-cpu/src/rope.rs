@@ -19,7 +19,7 @@ pub enum RopeStyle {
 pub enum RopePositions<'a> {
     /// One for each row.
     OfRows(&'a [u32]), // [n_rows]
-    /// Three for each row, and which of them each pair takes: the first where nothing is said.
+    /// Three for each row, and which of them each pair takes: the first by default.
     Components(&'a [[u32; 3]], &'a [u8]), // [n_rows], [rotary_dim / 2] or empty
 }
 

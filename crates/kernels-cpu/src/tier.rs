@@ -270,13 +270,13 @@ impl Tier {
         std::iter::once(Self::Scalar).chain(vectors.into_iter().flatten())
     }
 
-    /// The tiers that can be asked for by name: those of the instructions, slowest first,
+    /// The tiers that can be requested by name: those of the instructions, slowest first,
     /// then that of software tiles.
     pub fn selectable() -> impl Iterator<Item = Self> {
         Self::available().chain([Self::software_tiles()])
     }
 
-    /// The tier of that name, in any case, if it can be asked for here.
+    /// The tier of that name, in any case, if it can be requested here.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::selectable().find(|tier| tier.name().eq_ignore_ascii_case(name))
     }

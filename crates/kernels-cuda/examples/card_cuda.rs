@@ -45,7 +45,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Card,

@@ -57,7 +57,7 @@ fn main() -> ExitCode {
         };
         run.and_then(|(is_good, next)| {
             let Some(next) = next else { return Ok(is_good) };
-            // A device that was stopped does nothing more for this process; another one goes on.
+            // A device that was stopped does nothing more for this process; another one continues.
             args.resize(2, "card".to_owned());
             args.push(next.to_string());
             let program = std::env::current_exe().map_err(|e| e.to_string())?;

@@ -28,7 +28,7 @@ pub enum Error {
     /// There is no card of that index.
     #[error("no CUDA device {wanted}: the driver found {n}")]
     NoDevice {
-        /// The index that was asked for.
+        /// The index that was requested.
         wanted: usize,
         /// Cards that there are.
         n: usize,
@@ -109,7 +109,7 @@ pub enum Error {
     States {
         /// What they are of.
         what: String,
-        /// What was asked for.
+        /// What was requested.
         message: String,
     },
     /// Anything else that the driver reports, a failed kernel among it.

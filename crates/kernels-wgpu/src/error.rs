@@ -6,7 +6,7 @@ pub enum Error {
     /// There is no adapter of that index.
     #[error("no GPU adapter {wanted}: {n} found (is a Vulkan, Metal or DX12 driver installed?)")]
     NoAdapter {
-        /// The index that was asked for.
+        /// The index that was requested.
         wanted: usize,
         /// Adapters that there are.
         n: usize,
@@ -43,7 +43,7 @@ pub enum Error {
     #[error("the GPU kernels do not support {0}")]
     Unsupported(String),
     /// The device is gone: it was reset, removed or destroyed. Nothing that was
-    /// made with it works any more.
+    /// made with it works any longer.
     #[error("the GPU was lost: {0}")]
     Lost(String),
     /// The driver or the API refused a command.

@@ -22,7 +22,7 @@ impl BlockTable {
     }
 
     /// A table of `len` positions whose pages from `first_page` on are `pages`,
-    /// with room for `max_pages`. The holds of the pages pass to it.
+    /// with room for `max_pages`. The references to the pages pass to it.
     pub(crate) fn of(
         first_page: usize,
         pages: impl IntoIterator<Item = PageId>,
@@ -106,7 +106,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Gives back the pages that hold only positions before `pos`.
+    /// Releases the pages that hold only positions before `pos`.
     pub fn release_before(&mut self, pos: usize, pool: &mut PagePool) {
         let keep_from = pos.min(self.len) / PAGE_LEN;
         let n = keep_from.saturating_sub(self.first_page).min(self.pages.len());
@@ -132,7 +132,7 @@ impl BlockTable {
         true
     }
 
-    /// Gives every page back.
+    /// Releases every page.
     pub fn clear(&mut self, pool: &mut PagePool) {
         self.pages.drain(..).for_each(|page| pool.release(page));
         self.first_page = 0;

@@ -147,7 +147,7 @@ impl KvCache {
         self.has_states.then(|| self.pools.states.stats())
     }
 
-    /// Whether the pages of prompts are kept for others.
+    /// Whether the pages of prompts are kept for other requests.
     pub fn keeps_prefixes(&self) -> bool {
         self.tree.is_some()
     }
@@ -298,7 +298,7 @@ impl KvCache {
         }
     }
 
-    /// Takes `n` states, and evicts some from the prefix cache where too few are free.
+    /// Allocates `n` states, and evicts some from the prefix cache if too few are free.
     fn take_states(&mut self, n: usize) -> Result<impl Iterator<Item = StateId>, Error> {
         let short = n.saturating_sub(self.pools.states.n_free());
         if short > 0
@@ -357,7 +357,7 @@ impl KvCache {
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
             let shared = |pool: &PagePool| {
                 written.filter(|&page| {
-                    // Each copy that is planned releases one hold.
+                    // Each planned copy releases one reference.
                     let is_left = |c: &&PageCopy| c.group == group && c.from == page;
                     let n_holds = pool.n_holds(page);
                     n_holds > 1 && n_holds - copies.iter().filter(is_left).count() > 1
@@ -420,7 +420,7 @@ impl KvCache {
     }
 
     /// Reclaims all pages, even held ones, and clears the prefix cache. Sequences from before
-    /// must not be used any more.
+    /// must no longer be used.
     pub fn reset(&mut self) {
         self.pools.pages.iter_mut().for_each(PagePool::reset);
         self.pools.states.reset();
@@ -544,7 +544,7 @@ impl KvCache {
         own.into_iter().chain(stored).max_by_key(|&(pos, _)| pos)
     }
 
-    /// Gives all pages of a sequence back, the last of its prompt to the prefix cache.
+    /// Releases all pages of a sequence, the last of its prompt to the prefix cache.
     pub fn clear(&mut self, seq: &mut SeqPages) {
         let rest = &seq.prompt[seq.n_nodes * PAGE_LEN..];
         let state = seq.states.prompt_end(seq.prompt.len());
@@ -563,7 +563,7 @@ impl KvCache {
         self.release(seq);
     }
 
-    /// Gives all pages of a sequence back to the pools.
+    /// Releases all pages of a sequence to the pools.
     fn release(&mut self, seq: &mut SeqPages) {
         for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools.pages) {
             table.clear(pool);
@@ -577,7 +577,7 @@ impl KvCache {
         (seq.len, seq.n_nodes) = (0, 0);
     }
 
-    /// Forgets all prefixes that no sequence continues from.
+    /// Evicts all prefixes that no sequence continues from.
     pub fn clear_prefixes(&mut self) {
         if let Some(tree) = &mut self.tree {
             tree.clear(&mut self.pools);

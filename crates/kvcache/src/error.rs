@@ -8,7 +8,7 @@ pub enum Error {
         "the key-value cache is full: {needed} more pages are needed, {free} of {total} are free"
     )]
     OutOfPages {
-        /// Pages asked for.
+        /// Pages requested.
         needed: usize,
         /// Pages that are free.
         free: usize,
@@ -18,7 +18,7 @@ pub enum Error {
     /// Every recurrent state is in use.
     #[error("no recurrent state is left: {needed} more are needed, {free} of {total} are free")]
     OutOfStates {
-        /// States asked for.
+        /// States requested.
         needed: usize,
         /// States that are free.
         free: usize,
@@ -28,7 +28,7 @@ pub enum Error {
     /// A layout that the cache cannot hold.
     #[error("key-value cache of type {ty}: {reason}")]
     Layout {
-        /// The element type asked for.
+        /// The element type requested.
         ty: realizar_quant::BlockType,
         /// What is wrong with it.
         reason: String,

@@ -2,7 +2,7 @@
 //!
 //! The pool hands out page numbers; the memory behind them belongs to a
 //! backend. A page is counted, so several sequences can share it. The prefix
-//! cache's hold is kept separate from the others: a page that only it holds is
+//! cache's reference is kept separate from the others: a page that only it holds is
 //! idle, and can be had by evicting it.
 
 use crate::Error;
@@ -33,7 +33,7 @@ pub struct PoolStats {
 pub struct PagePool {
     free: Vec<PageId>,
     refs: Vec<u32>,
-    /// Whether one of a page's holds is the prefix cache's.
+    /// Whether one of a page's references is the prefix cache's.
     cached: Vec<bool>,
     stats: PoolStats,
 }
@@ -60,7 +60,7 @@ impl PagePool {
         self.free.len() + self.stats.idle
     }
 
-    /// How many hold `page`.
+    /// How many references `page` has.
     pub fn n_holds(&self, page: PageId) -> usize {
         self.refs[page.0 as usize] as usize
     }
@@ -126,7 +126,7 @@ impl PagePool {
     /// If the page is not held.
     pub fn retain(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is shared but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is shared but has no references", page.0);
         *refs += 1;
         self.stats.idle -= usize::from(*refs == 2 && self.cached[page.0 as usize]);
     }
@@ -139,11 +139,11 @@ impl PagePool {
         let cached = std::mem::replace(&mut self.cached[page.0 as usize], true);
         assert!(!cached, "page {} is twice in the prefix cache", page.0);
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is cached but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is cached but has no references", page.0);
         *refs += 1;
     }
 
-    /// Gives the prefix cache's hold of `page` back.
+    /// Releases the prefix cache's reference to `page`.
     ///
     /// # Panics
     /// If the prefix cache does not hold the page.
@@ -154,13 +154,13 @@ impl PagePool {
         self.release(page);
     }
 
-    /// Gives one hold of `page` back; the last one frees it.
+    /// Releases one reference to `page`; the last one frees it.
     ///
     /// # Panics
     /// If the page is not held.
     pub fn release(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
-        assert!(*refs > 0, "page {} is released but nobody holds it", page.0);
+        assert!(*refs > 0, "page {} is released but has no references", page.0);
         *refs -= 1;
         if *refs == 0 {
             self.free.push(page);
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "page 2 is released but nobody holds it")]
+    #[should_panic(expected = "page 2 is released but has no references")]
     fn releasing_a_free_page_is_a_bug() {
         PagePool::new(3).release(PageId(2));
     }

@@ -8,7 +8,7 @@
 //! page that agrees in its first few. Leaves that no sequence uses are evicted, the least
 //! recently used first.
 //!
-//! A model with recurrent layers goes on only from the end of a node that holds its state there. Such
+//! A model with recurrent layers continues only from the end of a node that holds its state there. Such
 //! nodes are few: the ends of prompts, where two prompts parted, and a choice of page boundaries.
 //! Two prompts may then end in the same page, so of siblings one may begin with all of another.
 //!
@@ -341,7 +341,7 @@ impl PrefixTree {
     /// Takes one [`Self::pin`] back.
     pub(crate) fn unpin(&mut self, id: NodeId) {
         let node = self.node_mut(id);
-        assert!(node.pins > 0, "a node is unpinned that nobody pinned");
+        assert!(node.pins > 0, "a node is unpinned that is not pinned");
         node.pins -= 1;
         self.list_if_leaf(id);
     }
@@ -383,7 +383,7 @@ impl PrefixTree {
     }
 
     /// The node of `symbols`, a page of them or less, at a place, made if there is none. It takes
-    /// hold of the `pages` (one per group, as far as they exist) that it does not have yet.
+    /// references to the `pages` (one per group, as far as they exist) that it does not hold yet.
     pub(crate) fn insert(
         &mut self,
         place: Place,
@@ -422,7 +422,7 @@ impl PrefixTree {
         let before = at.checked_sub(1).map(|i| self.children(place.parent)[i]);
         let serves_less = |id: &NodeId| {
             let node = self.node(*id);
-            // From a state go on those prompts that part from this one where it is.
+            // From a state continue those prompts that diverge from this one where it is.
             node.variant == place.variant
                 && symbols.starts_with(&node.symbols)
                 && node.state.is_none()
@@ -506,7 +506,7 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes a leaf out of the tree, and its pages' holds with it.
+    /// Takes a leaf out of the tree, and releases its pages' references.
     fn remove(&mut self, id: NodeId, pools: &mut Pools) {
         self.drop_state(id, pools);
         let node = self.nodes[id.0 as usize].take().expect("a leaf lives");

@@ -41,13 +41,13 @@ impl SeqStates {
         Self { current: self.current.map(|state| pool.retain(state)), ..Self::default() }
     }
 
-    /// Begins with a state, whose hold passes to it.
+    /// Begins with a state, the reference to which passes to it.
     pub(crate) fn begin(&mut self, state: StateId) {
         debug_assert!(self.current.is_none(), "a sequence begins once");
         self.current = Some(state);
     }
 
-    /// Plans to write a state, whose hold passes to it.
+    /// Plans to write a state, the reference to which passes to it.
     pub(crate) fn plan(&mut self, pos: usize, state: StateId) {
         let at = self.pending.partition_point(|&(p, _)| p < pos);
         self.pending.insert(at, (pos, state));
@@ -92,7 +92,7 @@ impl SeqStates {
         known.filter(|&(pos, _)| pos <= len).max_by_key(|&(pos, _)| pos)
     }
 
-    /// Goes back to a state after `pos` positions, of which the sequence gets a hold of its own.
+    /// Goes back to a state after `pos` positions, to which the sequence gets its own reference.
     pub(crate) fn go_back(&mut self, pos: usize, state: StateId, pool: &mut StatePool) {
         let state = pool.retain(state);
         self.current.replace(state).into_iter().for_each(|state| pool.release(state));
@@ -102,7 +102,7 @@ impl SeqStates {
         }
     }
 
-    /// Gives all states back.
+    /// Releases all states.
     pub(crate) fn clear(&mut self, pool: &mut StatePool) {
         self.give_up(pool);
         self.marks.drain(..).for_each(|(_, state)| pool.release(state));

@@ -26,7 +26,7 @@ struct Group {
     changed: Condvar,
 }
 
-/// An exchange of all ranks: each brings its bytes, then each takes those of all.
+/// An exchange of all ranks: each contributes its bytes, then each takes those of all.
 struct Round {
     parts: Vec<Vec<u8>>, // [n_ranks]
     n_brought: usize,
@@ -73,7 +73,7 @@ impl Rank {
         Ok(round)
     }
 
-    /// Brings `own` and takes the bytes of all ranks, in their order.
+    /// Contributes `own` and takes the bytes of all ranks, in their order.
     pub(crate) fn exchange(&self, own: Vec<u8>) -> Result<Vec<u8>, Error> {
         let n_bytes = own.len();
         // Slower ranks may still take what was brought before.

@@ -18,7 +18,7 @@ pub enum Error {
     Size {
         /// The block type.
         ty: BlockType,
-        /// Elements asked for.
+        /// Elements requested.
         n_elements: usize,
         /// Bytes those elements take.
         expected: usize,

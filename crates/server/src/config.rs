@@ -18,7 +18,7 @@ pub struct ServerConfig {
     pub tls: Option<TlsFiles>,
     /// What connections may take.
     pub connections: ConnectionLimits,
-    /// Keys of which a request must show one; without any, none is asked for.
+    /// Keys of which a request must show one; without any, none is requested.
     pub api_keys: Vec<String>,
     /// Keys of which a request must show one to load and unload models. Without any, API keys do;
     /// without these either, only a server that listens to this machine alone lets requests do it.
@@ -47,7 +47,7 @@ pub struct ServerConfig {
     pub observer: Option<Arc<dyn RequestObserver>>,
     /// Tools that may be called by those who may load models; `None` is none.
     pub tool_host: Option<Arc<dyn ToolHost>>,
-    /// Gives memory that was freed back to the system, where the program has a way to. It is called
+    /// Returns freed memory to the system, where the program has a way to. It is called
     /// after work on large requests, at most once a second.
     pub give_back_memory: Option<fn()>,
     /// How many log records were lost, if the program counts that; `/metrics` reports it.
@@ -67,7 +67,7 @@ pub struct TlsFiles {
 }
 
 impl TlsFiles {
-    /// The files of a certificate and its key, which are looked at every ten seconds.
+    /// The files of a certificate and its key, which are checked every ten seconds.
     pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
         Self { cert: cert.into(), key: key.into(), renewal: Duration::from_secs(10) }
     }

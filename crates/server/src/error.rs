@@ -62,7 +62,7 @@ pub enum LoadError {
     /// No model has this name.
     #[error("the model `{name}` does not exist")]
     NotFound {
-        /// The name that was asked for.
+        /// The name that was requested.
         name: String,
     },
     /// There are no models at all.
@@ -128,7 +128,7 @@ pub enum LoadError {
 }
 
 impl LoadError {
-    /// Whether the model itself is the reason, and not what the server does meanwhile.
+    /// Whether the model itself is the reason, and not what else the server is doing.
     pub(crate) fn is_failure(&self) -> bool {
         matches!(self, Self::Failed { .. } | Self::TooLarge { .. })
     }
@@ -325,7 +325,7 @@ impl ApiError {
         Self::new(Kind::TooLarge, format!("the body is larger than the {limit} allowed"))
     }
 
-    /// The body is said to be something other than JSON.
+    /// The body is declared to be something other than JSON.
     pub fn media_type(found: Option<&str>) -> Self {
         let found = found.map_or("none".to_owned(), |found| format!("`{found}`"));
         let message = format!("expected the content type `application/json`, found {found}");

@@ -178,7 +178,7 @@ pub(crate) fn objects<'a>(
     fields.map(|(idx, value)| Fields::of(value, format!("{path}[{idx}]"))).collect()
 }
 
-/// Which fields are asked for, so that tests can hold the description of requests to it.
+/// Which fields are requested, so that tests can hold the description of requests to it.
 #[cfg(test)]
 pub(crate) mod asked {
     use std::cell::RefCell;

@@ -2,8 +2,8 @@
 //!
 //! A message has three frames: the topic, the number of the batch in 8 bytes (big-endian), and the
 //! batch in MessagePack: `[seconds since 1970, [events], rank]`, each event a map with its `type`.
-//! Who missed batches asks for them at a second socket with the number of the first one, and gets
-//! them as `["", number, batch]`, with the number -1 at the end (vLLM, "KV events subscriber").
+//! A subscriber that missed batches requests them at a second socket with the number of the first one,
+//! and gets them as `["", number, batch]`, with the number -1 at the end (vLLM, "KV events subscriber").
 
 use crate::error::Error;
 use realizar_runtime::engine::{CacheEvent, CacheSink, PAGE_LEN};
@@ -27,11 +27,11 @@ pub struct KvEventsConfig {
     /// Where they are published: `tcp://HOST:PORT`. The host `*` is every address of the machine,
     /// and the port 0 takes a free one.
     pub endpoint: String,
-    /// Where batches can be asked for again, if they can.
+    /// Where batches can be requested again, if they can.
     pub replay_endpoint: Option<String>,
     /// The first frame of every message, by which subscribers choose.
     pub topic: String,
-    /// Batches that can be asked for again.
+    /// Batches that can be requested again.
     pub history: usize,
 }
 
@@ -82,7 +82,7 @@ impl KvEvents {
         &self.endpoint
     }
 
-    /// Where batches can be asked for again, with the real port.
+    /// Where batches can be requested again, with the real port.
     pub fn replay_endpoint(&self) -> Option<&str> {
         self.replay_endpoint.as_deref()
     }
@@ -90,7 +90,7 @@ impl KvEvents {
     /// The receiver of an engine's events.
     pub fn sink(&self) -> CacheSink {
         let sender = self.sender.clone();
-        // Without sockets there is nobody to tell.
+        // Without sockets there are no subscribers.
         CacheSink(Arc::new(move |events| drop(sender.send(events))))
     }
 }
@@ -158,7 +158,7 @@ async fn publish(
     }
 }
 
-/// Sends the batches that are asked for. A request is `[who, "", number]`.
+/// Sends the batches that are requested. A request is `[who, "", number]`.
 async fn replay(mut socket: RouterSocket, history: Arc<Mutex<History>>) {
     while let Ok(request) = socket.recv().await {
         let frames = request.into_vec();
@@ -168,7 +168,7 @@ async fn replay(mut socket: RouterSocket, history: Arc<Mutex<History>>) {
         };
         let mut number = u64::from_be_bytes(number);
         loop {
-            // The history goes on while a slow reader is waited for.
+            // The history continues while a slow reader is waited for.
             let batch = history.lock().unwrap_or_else(PoisonError::into_inner).from(number);
             let (head, batch) = match batch {
                 Some((found, batch)) => {

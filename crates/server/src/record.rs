@@ -25,7 +25,7 @@ pub struct RequestRecord {
     pub id: String,
     /// The method.
     pub method: String,
-    /// The path that was asked for.
+    /// The path that was requested.
     pub path: String,
     /// The route that it was found to be, such as `/v1/models/{*name}`.
     pub route: Option<String>,
@@ -96,7 +96,7 @@ impl Recorder {
         change(&mut self.0.record.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// The first token has come.
+    /// The first token was generated.
     pub(crate) fn first_token(&self) {
         let elapsed = self.0.started.elapsed();
         self.note(|record| record.time_to_first_token = Some(elapsed));

@@ -1,4 +1,4 @@
-//! The programs that are compared: how each is asked for a case, and how its answer is read.
+//! The programs that are compared: how each is run on a case, and how its answer is read.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -75,7 +75,7 @@ impl Front {
             let Some(id) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
                 continue;
             };
-            // A process may end meanwhile.
+            // A process may have ended by then.
             let stat = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
             if let Some(parent) = parent(&stat) {
                 parents.insert(id, parent);
@@ -129,7 +129,7 @@ fn whole(ask: Ask) -> Ask {
 }
 
 /// Requests of four groups with a beginning in common. Those for which `is_streamed` are streamed: the
-/// beginning of an answer that a client has cannot be taken back, so nobody could send their request again.
+/// beginning of an answer that a client has cannot be taken back, so no proxy could retry the request.
 pub(super) fn asks(api: Api, is_streamed: impl Fn(usize) -> bool) -> Vec<Ask> {
     let groups = (0..4).map(|group| {
         let work = Workload { api, seed: 3, prompts: &[24, 48], shared: 300, max_tokens: 32 };
@@ -161,7 +161,7 @@ pub(super) fn under_load<T>(
         while let Some(ask) = asks.get(next.fetch_add(1, Ordering::Relaxed)) {
             if let Err(failure) = client.ask(ask) {
                 let is_streamed = ask.body["stream"] == true;
-                // With status 200 a stream has begun, whether or not a text has come.
+                // With status 200 a stream has begun, whether or not it has carried text.
                 let had_begun = is_streamed && !matches!(failure, Failure::Status { .. });
                 failures.push(Failed { is_streamed, had_begun, why: failure.to_string() });
             }

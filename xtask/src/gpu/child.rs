@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
-/// How often a process is looked at.
+/// How often a process is polled.
 const TICK: Duration = Duration::from_millis(20);
 
 /// A process that has ended, or was ended.

@@ -13,7 +13,7 @@ use serde_json::Value;
 pub(super) struct Outcome {
     pub(super) ok: bool,
     pub(super) seconds: f64,
-    /// What the program printed, where that is JSON and was asked for.
+    /// What the program printed, where that is JSON and was requested.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub(super) value: Value,
     /// The end of what it printed.

@@ -490,7 +490,7 @@ impl Item {
     }
 }
 
-/// What nvidia-smi is asked for.
+/// What nvidia-smi is queried for.
 const NVIDIA_SMI: &str = "--format=csv --query-gpu=name,driver_version,memory.total,memory.used,\
                           clocks.max.sm,clocks.max.memory,power.limit,pcie.link.gen.current";
 

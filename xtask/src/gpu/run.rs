@@ -1,5 +1,5 @@
 //! Runs the steps in a packed folder: items side by side or one after the other, within the time that a step and the
-//! call have. What is done is not done again, so that the next call goes on where this one ended.
+//! call have. What is done is not done again, so that the next call continues where this one ended.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -241,7 +241,7 @@ fn run_step(
     })
 }
 
-/// What comes of an item whose file another item has not made.
+/// The outcome of an item whose file another item has not made.
 fn missing(file: &Path) -> Outcome {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let text = format!("{name} was not made");

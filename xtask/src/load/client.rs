@@ -275,7 +275,7 @@ pub(crate) fn drive(
     (wall, answers.into_iter().map(|(_, answer)| answer).collect())
 }
 
-/// What a thread came to; its panic goes on here.
+/// The result of a thread; its panic is resumed here.
 pub(crate) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
@@ -356,7 +356,7 @@ mod tests {
         let stream = vec![STREAM.to_owned() + &text("a"), text("b"), end];
         let (client, word) = answers(vec![stream]);
         assert_eq!(client.model, "m");
-        // The server goes on only when the client has seen a chunk: nothing may wait in a buffer.
+        // The server continues only when the client has seen a chunk: nothing may wait in a buffer.
         let reply = client.ask_while(&Ask::greedy(Api::Completions, "", "x", 2), |_| {
             word.send(()).unwrap();
             ControlFlow::Continue(())

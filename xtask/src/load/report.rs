@@ -28,7 +28,7 @@ pub(super) struct Cell {
     pub(super) outcomes: Vec<Outcome>,
 }
 
-/// A run as far as it has come.
+/// A run so far.
 pub(super) struct Run<'a> {
     contenders: &'a [Contender],
     versions: Vec<String>,

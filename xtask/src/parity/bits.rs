@@ -67,7 +67,7 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
     Ok(totals)
 }
 
-/// The tiny models, and the real ones when they are asked for.
+/// The tiny models, and the real ones when they are requested.
 fn cases(engine: &Engine, dir: &Path, args: &Args) -> Result<Vec<Case>> {
     let mut cases = Vec::new();
     if args.real {

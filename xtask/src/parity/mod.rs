@@ -199,7 +199,7 @@ impl Args {
         place
     }
 
-    /// The binary on the device that was asked for.
+    /// The binary on the device that was requested.
     fn engine(&self, bin: PathBuf) -> Result<engine::Engine> {
         if !self.on_wgpu_alone() && (self.plain || self.lavapipe) {
             bail!("--plain and --lavapipe are for --device wgpu");

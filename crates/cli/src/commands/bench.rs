@@ -68,7 +68,7 @@ fn test_name(test: &BenchTest) -> String {
     name
 }
 
-/// The tests that are asked for, prompts first.
+/// The tests that are requested, prompts first.
 fn tests(args: &Args) -> Result<Vec<BenchTest>> {
     let mut tests = Vec::new();
     for &depth in &args.n_depth.0 {

@@ -73,7 +73,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     if args.json { print_json(report) } else { print_text(&report, args.full) }
 }
 
-/// The options of a model that is printed and not run: no GPU is opened unless one is asked for.
+/// The options of a model that is printed and not run: no GPU is opened unless one is requested.
 fn to_print(args: &LoadArgs) -> LoadArgs {
     let mut args = LoadArgs { packed_cache: None, ..args.clone() };
     let for_gpu = args.gpu_plain || args.cuda_dependent_launch || args.cuda_wgmma;

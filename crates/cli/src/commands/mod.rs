@@ -113,7 +113,7 @@ pub(crate) fn with_run(mut args: Vec<OsString>) -> Vec<OsString> {
     let is_model = |text: &str| match Source::parse(text) {
         Ok(Source::Path(path)) => path.exists(),
         Ok(_) => true,
-        // What is wrong with it is said by `run`.
+        // `run` reports what is wrong with it.
         Err(_) => text.contains(':'),
     };
     let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
@@ -124,7 +124,7 @@ pub(crate) fn with_run(mut args: Vec<OsString>) -> Vec<OsString> {
     args
 }
 
-/// Runs the command that was asked for.
+/// Runs the command that was requested.
 pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
     let global = &cli.global;
     let done = |()| ExitCode::SUCCESS;

@@ -1,5 +1,5 @@
 //! Requests become spans, which go to a collector by OTLP over HTTP. Where it is and what is sampled
-//! is said by OpenTelemetry's own environment variables.
+//! is configured by OpenTelemetry's own environment variables.
 //!
 //! Names of attributes are those of OpenTelemetry's conventions for HTTP servers and generative AI,
 //! and vLLM's where those have none.

@@ -1,7 +1,7 @@
 //! Downloads over HTTP: the only way in which models, and a hub's information about them, arrive here.
 //!
 //! Everything that a server answers is hostile: redirects are followed by hand and stay with
-//! https, credentials go to the host they are for alone, lengths are bounded and checksums are
+//! https, credentials are sent only to their host, lengths are bounded and checksums are
 //! compared. No name and no header of an answer becomes a path here.
 
 use std::fmt;
@@ -314,7 +314,7 @@ pub(super) fn as_sha256(text: &str) -> Option<String> {
         .then(|| text.to_ascii_lowercase())
 }
 
-/// Tries until it succeeds, fails for good, or `attempts` were made.
+/// Tries until it succeeds, fails permanently, or `attempts` were made.
 fn retry<T>(attempts: u32, mut once: impl FnMut() -> Result<T, Failure>) -> Result<T> {
     let mut wait = FIRST_WAIT;
     for left in (0..attempts).rev() {

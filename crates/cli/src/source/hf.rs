@@ -106,7 +106,7 @@ impl HfSource {
             bail!("{}: expected 1 to {MAX_FILES} files, found {}", self.repo, names.len());
         }
         let chosen = names.iter().filter_map(|name| listed.iter().find(|file| file.name == *name));
-        // A download goes on only where the same file of the same commit was begun.
+        // A download is resumed only where the same file of the same commit was begun.
         let id = |file: &HubFile| {
             let text = format!("{}\n{commit}\n{}", self.repo, file.name);
             format!("{}.partial", &hex(&Sha256::digest(text))[..32])

@@ -94,7 +94,7 @@ impl Hub {
         parse_listing(&text).with_context(|| format!("{url}: the listing"))
     }
 
-    /// Brings a file to `partial`; returns its length and SHA-256.
+    /// Downloads a file to `partial`; returns its length and SHA-256.
     pub(super) fn fetch(
         &self,
         repo: &str,

@@ -149,7 +149,7 @@ impl Layout {
         self.hang.clear();
     }
 
-    /// What is to be written now; a word that may go on is held back.
+    /// What is to be written now; a word that may continue is held back.
     pub(super) fn take(&mut self) -> String {
         self.set(Style::PLAIN);
         std::mem::take(&mut self.out)

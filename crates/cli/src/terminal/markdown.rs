@@ -93,7 +93,7 @@ impl Markdown {
         self.layout.finish()
     }
 
-    /// A line feed has come.
+    /// A line feed was read.
     fn end_line(&mut self) {
         if let State::Start | State::Table(_) = self.state {
             self.begin(true);
@@ -129,7 +129,7 @@ impl Markdown {
         line.chars().count() >= n && line.chars().all(|c| c == fence)
     }
 
-    /// Looks at what has come of a line; at its end that is all of it.
+    /// Examines a line so far; at its end that is all of it.
     fn begin(&mut self, whole: bool) {
         let line = std::mem::take(&mut self.held);
         let Some(block) = decide(&line, whole) else {
@@ -214,7 +214,7 @@ impl Markdown {
         }
     }
 
-    /// Writes the rows that have come, as a table or as they are.
+    /// Writes the rows read so far, as a table or as they are.
     fn flush_table(&mut self) {
         let State::Table(rows) = std::mem::replace(&mut self.state, State::Start) else { return };
         if table::write(&mut self.layout, &rows, self.base) {

@@ -1,4 +1,4 @@
-//! Tables of Markdown, which are laid out when their last row has come.
+//! Tables of Markdown, which are laid out when their last row is complete.
 
 use super::inline;
 use super::layout::{Layout, Span, Style, width};

@@ -15,7 +15,7 @@ use crate::{Error, TensorType};
 
 const VERSION: u32 = 3;
 
-/// When a split model goes on in the next file. A file holds at least one
+/// When a split model continues in the next file. A file holds at least one
 /// tensor, however large.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitLimits {

@@ -278,7 +278,7 @@ impl Decode<'_> {
         let stride = len * self.params.n_kv_heads;
         let sinks = self.params.sinks.map(|sinks| &sinks[kv_head * group..][..group]);
         // SAFETY: all splits of the row are done, and nobody writes their results before the
-        // wave ends. Places of other KV heads between them are not looked at, so the slices
+        // wave ends. Places of other KV heads between them are not accessed, so the slices
         // are taken split by split.
         let result = |i: usize| unsafe { results.read(start + i * stride, len) };
         let head_dim = self.params.head_dim;

@@ -147,7 +147,7 @@ pub fn attention(
     }
     let prompts = Prompts { team, tier, params, geo, memory, q, seqs };
     match tier {
-        // Keys and values of F32 were asked for with products of F32.
+        // Keys and values of F32 were requested with products of F32.
         _ if geo.ty() == BlockType::F32 => prompts.run(scratch, &out),
         #[cfg(target_arch = "x86_64")]
         Tier::AmxBf16(tiles) => prompts.run_on_tiles(tiles, scratch, &out),

@@ -117,7 +117,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// next call that reports it.
     ///
     /// # Safety
-    /// `address` comes from [`allocate`](Self::allocate), and nothing uses it any more, no captured graph
+    /// `address` comes from [`allocate`](Self::allocate), and nothing uses it any longer, no captured graph
     /// that is still replayed among it.
     unsafe fn free(&self, address: Address);
 
@@ -259,7 +259,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     fn abort(rank: &Self::Rank);
 }
 
-/// Memory of a device, freed when neither a buffer nor captured work needs it any more.
+/// Memory of a device, freed when neither a buffer nor captured work needs it any longer.
 #[derive(Debug)]
 struct Memory<D: Device> {
     device: Arc<D>,
@@ -282,7 +282,7 @@ thread_local! {
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and returns the memory of all buffers whose addresses were asked for meanwhile, each once.
+/// Runs `work`, and returns the memory of all buffers whose addresses it requested, each once.
 pub(crate) fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
     let before = HELD.replace(Some(Vec::new()));
     let result = work();

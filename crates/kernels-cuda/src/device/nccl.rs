@@ -132,7 +132,7 @@ impl Group {
         for idx in 0..self.comms.len() {
             let raw = std::mem::replace(&mut self.comm(idx).0, std::ptr::null_mut());
             if !raw.is_null() {
-                // SAFETY: the communicator is valid, and nobody can reach it any more. A failure leaves nothing to do.
+                // SAFETY: the communicator is valid, and nothing can reach it now. A failure leaves nothing to do.
                 let _ = unsafe { (self.nccl.comm_abort)(raw) };
             }
         }

@@ -1,4 +1,4 @@
-//! What operations work on: rows of values, and the lists of numbers that a step brings along.
+//! What operations work on: rows of values, and the lists of numbers that a step carries.
 
 use super::kernels::Kernels;
 use crate::Buffer;

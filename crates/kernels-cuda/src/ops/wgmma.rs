@@ -43,7 +43,7 @@ pub struct WgmmaKernels<D: Device> {
     by_type: [[D::Function; X_ROWS.len()]; TYPES.len()],
 }
 
-/// The kernels that bring activations in the order of the products, which any device runs.
+/// The kernels that pack activations in the order of the products, which any device runs.
 #[derive(Debug)]
 struct GroupKernels<D: Device> {
     f16: D::Function,

@@ -65,7 +65,7 @@ fn layout_entries(bindings: &[Access]) -> Vec<wgpu::BindGroupLayoutEntry> {
 }
 
 impl Gpu {
-    /// The pipeline of `shader`, compiled when it is first asked for.
+    /// The pipeline of `shader`, compiled when it is first requested.
     fn pipeline(&self, shader: &Shader) -> Result<Arc<Pipeline>, Error> {
         let key = format!("{} {:?}", shader.name, shader.constants);
         let cache = &self.pipelines().0;

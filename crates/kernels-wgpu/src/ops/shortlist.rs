@@ -1,4 +1,4 @@
-//! Shortlists of rows of logits: the best tokens, and tokens that are asked for by themselves.
+//! Shortlists of rows of logits: the best tokens, and tokens that are requested individually.
 //!
 //! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred
 //! bytes where the row is a megabyte. Nothing is computed here but comparisons: the logits of a list are
@@ -345,7 +345,7 @@ impl Shortlists {
         self.places.is_empty()
     }
 
-    /// Bytes of all lists, which [`Self::read`] brings to the host.
+    /// Bytes of all lists, which [`Self::read`] copies to the host.
     pub fn n_bytes(&self) -> u64 {
         4 * self.n_words as u64
     }

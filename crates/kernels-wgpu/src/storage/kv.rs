@@ -126,7 +126,7 @@ impl KvLayer {
     /// them, before they are made.
     ///
     /// # Errors
-    /// As [`Self::new`], except that memory is not asked for; or if heads are
+    /// As [`Self::new`], except that memory is not requested; or if heads are
     /// wider than the attention kernels take.
     pub fn check(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<(), Error> {
         spec.parts()?;

@@ -160,7 +160,7 @@ impl Matrix {
     /// The number of kernels that an operation on experts is bound to: one for each piece.
     ///
     /// # Errors
-    /// As [`Self::experts`], except that memory is not asked for.
+    /// As [`Self::experts`], except that memory is not requested.
     pub fn n_expert_kernels(
         gpu: &Gpu,
         what: &str,
@@ -174,7 +174,7 @@ impl Matrix {
     /// Whether a device can hold a matrix, before it is made.
     ///
     /// # Errors
-    /// As [`Self::new`], except that memory is not asked for.
+    /// As [`Self::new`], except that memory is not requested.
     pub fn check(gpu: &Gpu, what: &str, ty: BlockType, n_cols: u32) -> Result<(), Error> {
         rows_per_piece(gpu, what, ty, n_cols, u64::MAX).map(|_| ())
     }

@@ -117,7 +117,7 @@ enum Turn {
 /// What follows an instruction.
 enum Next {
     Step,
-    /// The split goes on elsewhere, as a whole.
+    /// The split continues elsewhere, as a whole.
     Jump(usize),
     /// The split was put away, or is gone.
     Away,
@@ -503,7 +503,7 @@ impl Context<'_> {
         false
     }
 
-    /// What to report when no warp can go on: lanes that wait for others of their warp, or threads
+    /// What to report when no warp can continue: lanes that wait for others of their warp, or threads
     /// that wait at a barrier or for one in shared memory.
     fn stuck(&self, warps: &[Warp]) -> (usize, usize, LaneFault) {
         for warp in warps {

@@ -167,7 +167,7 @@ impl Collective {
 }
 
 impl Context<'_> {
-    /// Lanes arrive at a collective. Those whose masks are complete go on and are returned; the
+    /// Lanes arrive at a collective. Those whose masks are complete continue and are returned; the
     /// others wait.
     pub(super) fn collective(
         &mut self,
@@ -207,7 +207,7 @@ impl Context<'_> {
         Ok(done)
     }
 
-    /// When no lane can go on: are lanes at different places waiting for one another?
+    /// When no lane can continue: are lanes at different places waiting for one another?
     pub(super) fn complete_apart(&mut self, warp: &mut Warp) -> Result<bool, LaneFault> {
         let program = self.program;
         let of = |at: usize| match &program.code[at].op {
@@ -254,7 +254,7 @@ impl Context<'_> {
         }
         let all = parts.iter().fold(0, |all, part| all | part.1);
         let r = &mut warp.registers;
-        // What each lane brings.
+        // What each lane contributes.
         let mut values = [0; LANES];
         let mut known = 0;
         for (collective, lanes) in parts {
@@ -473,7 +473,7 @@ fn shuffle_whole(r: &mut Registers, how: Shuffle, regs: &ShuffleRegs) {
     }
 }
 
-/// The lane that a shuffle reads, and whether that is the one asked for.
+/// The lane that a shuffle reads, and whether that is the one requested.
 fn source(how: Shuffle, lane: usize, by: usize, clamp: usize) -> (usize, bool) {
     let (limit, segments) = (clamp & 31, clamp >> 8 & 31);
     let last = lane & segments | limit & !segments;

@@ -17,7 +17,7 @@ pub struct Counts {
     pub threads: u64,
     /// Instructions, counted once for all threads of a warp that run them together.
     pub instructions: u64,
-    /// Bytes of global memory that threads asked for.
+    /// Bytes of global memory that threads requested.
     pub loaded: u64,
     /// Bytes of global memory that threads wrote.
     pub stored: u64,

@@ -1,10 +1,10 @@
 //! Barriers in shared memory (`mbarrier`), and the bulk copies that complete on them.
 //!
-//! A barrier counts arrivals and bytes, and a phase ends when none of either is missing. Who arrives publishes what it knows
-//! of the others' clocks, and a thread that has waited for the phase learns it, as at a barrier of the block. A bulk copy reads when it
-//! is issued and writes when somebody waits for its barrier, the latest moment that PTX allows; until then its bytes count as
-//! not written. A warp's arrival publishes all of its lanes, so a lane that arrives for others which it has not waited for is
-//! not found.
+//! A barrier counts arrivals and bytes, and a phase ends when none of either is missing. An arriving thread publishes
+//! what it knows of the others' clocks, and a thread that has waited for the phase learns it, as at a barrier of the
+//! block. A bulk copy reads when it is issued and writes when a thread waits for its barrier, the latest moment that
+//! PTX allows; until then its bytes count as not written. A warp's arrival publishes all of its lanes, so a lane that
+//! arrives for others which it has not waited for is not found.
 
 use std::collections::BTreeMap;
 
@@ -167,7 +167,7 @@ impl Phases {
 }
 
 impl Context<'_> {
-    /// Runs an instruction on a barrier for the active lanes; those that go on are returned, the others wait.
+    /// Runs an instruction on a barrier for the active lanes; those that continue are returned, the others wait.
     pub(super) fn mbarrier(
         &mut self,
         warp: &mut Warp,
@@ -327,7 +327,7 @@ impl Context<'_> {
             let mut knows = Vec::new();
             self.clocks.arrive(warp.idx, &mut knows);
             let by = (warp.idx, lane, self.at);
-            // Who waits for it lets it write.
+            // Waiting for it allows it to write.
             self.phases.is_ready = true;
             self.phases.copies.push(Copy { by, to: offsets[lane], data, barrier, knows });
         }

@@ -72,7 +72,7 @@ pub(crate) struct Access {
 /// What an atomic makes of the old value and its operands.
 pub(crate) type Combine = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
-/// An atomic operation, with its old value as the result where that is asked for.
+/// An atomic operation, with its old value as the result where that is requested.
 pub(crate) struct Atomic {
     pub(crate) space: Space,
     pub(crate) address: Address,

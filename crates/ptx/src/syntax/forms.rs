@@ -68,7 +68,7 @@ fn form(tokens: &[Token<'_>]) -> u64 {
 }
 
 impl Parser<'_> {
-    /// Skips a body, and takes from it what must be looked at now.
+    /// Skips a body, and takes from it what must be examined now.
     pub(super) fn sample(&mut self) -> Result<Sample, Error> {
         let mut sample = Sample::default();
         let mut items = Vec::new();

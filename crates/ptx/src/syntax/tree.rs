@@ -75,7 +75,7 @@ pub(crate) struct Body {
     pub(crate) text: Range<usize>,
     /// The line of the opening brace.
     pub(crate) line: u32,
-    /// What of it must be looked at before the function is known to be understood.
+    /// What of it must be examined before the function is known to be supported.
     pub(crate) sample: Sample,
 }
 

@@ -145,7 +145,7 @@ fn work_is_counted_by_launch() {
     // Both launches ran the same; a predicate that no lane has ends before it is counted.
     assert!(counts.instructions <= before / 2 && counts.instructions > before / 3);
     let blocks = rows * words / 8;
-    // A block of 32 quants with its scale, and as much of x, is asked for by each row.
+    // A block of 32 quants with its scale, and as much of x, is requested by each row.
     assert_eq!(counts.loaded, (blocks * (32 + 2 + 32 + 4)) as u64);
     assert_eq!(counts.stored, 4 * rows as u64);
     let sectors = |bytes: usize| bytes.next_multiple_of(32);

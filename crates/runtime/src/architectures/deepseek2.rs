@@ -6,7 +6,7 @@
 //! refused. The cache holds the latent vector and the one key that turns, side by side. The matrix that would make a
 //! head's keys of the vector takes the head's query to it instead, and that of its values takes what the head attended
 //! to (section 2.1.2 of the first). So a layer has one head of keys, and its values are the keys: columns after the
-//! vector are left out of what comes of them. The layer that predicts a second token looks as the others with experts;
+//! vector are left out of their results. The layer that predicts a second token looks as the others with experts;
 //! files in GGUF do not have it.
 
 use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts_of};

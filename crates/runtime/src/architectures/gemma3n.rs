@@ -414,7 +414,7 @@ fn predict(
     let (n, active) = (altup.n, altup.active);
     let modalities = modalities(m, streams[active], l)?;
     let coefs = m.weights.numbers((l, "altup.predict"), [n * n, n])?;
-    // For each stream the numbers of all, which nobody reads, and their factors.
+    // For each stream the numbers of all, which nothing reads, and their factors.
     let of = |row: usize| {
         let (to, from) = (row / (2 * n), row % (2 * n));
         from.checked_sub(n).map(|from| (to, from))

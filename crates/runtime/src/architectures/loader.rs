@@ -2,7 +2,7 @@
 //! settings, and bound to their bytes.
 //!
 //! Matrices stay where the file is mapped. Vectors (norms, biases) become F32.
-//! Fused matrices are handed out as their rows, so an architecture is written
+//! Fused matrices are returned as their rows, so an architecture is written
 //! with separate weights whatever the file does. Every tensor of the file must
 //! be used: one that no architecture asked for is an error, not a loss.
 
@@ -82,11 +82,11 @@ pub struct WeightLoader<'a> {
     transposed: bool,
     /// The orders of columns, each once.
     orders: HashMap<Vec<u32>, WeightId>,
-    /// The layers after the model's own, whose tensors are not asked for.
+    /// The layers after the model's own, whose tensors are not requested.
     beyond: Range<usize>,
     /// A layer whose tensors have names of their own, and what these begin with.
     renamed: Option<(usize, &'static str)>,
-    /// Weights that were asked for before are found by their names.
+    /// Weights that were requested before are found by their names.
     shares: bool,
 }
 

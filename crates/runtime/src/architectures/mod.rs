@@ -233,8 +233,8 @@ fn check_causal(settings: &HfSettings) -> Result<(), Error> {
 }
 
 /// Records the graph of a checkpoint for contexts up to `context`. Where the head is of no use
-/// for `output`, the checkpoint may lack it. If it is to draft tokens and the model brings a layer for that, the graph has a
-/// part for it.
+/// for `output`, the checkpoint may omit it. If it is to draft tokens and the model has a layer for that, the graph
+/// has a part for it.
 pub(crate) fn record(
     checkpoint: &Checkpoint,
     config: Config,

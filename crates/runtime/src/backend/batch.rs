@@ -163,7 +163,7 @@ impl Batch {
         &mut self.angles
     }
 
-    /// All rows are known: fills up the lists that some rows have asked for.
+    /// All rows are known: fills up the lists that some rows have requested.
     pub(crate) fn complete(&mut self) {
         if !self.reaches.is_empty() {
             self.fill_reaches();

@@ -63,7 +63,7 @@ impl PackedCache {
     /// The files for a model, if packed weights are to be kept.
     ///
     /// # Errors
-    /// If a file of the model cannot be looked at.
+    /// If the metadata of a file of the model cannot be read.
     pub(crate) fn files(
         &self,
         checkpoint: &Checkpoint,

@@ -29,7 +29,7 @@ impl fmt::Display for Refusal {
 
 /// Opens a regular file for reading, if nobody else can have written it.
 pub(crate) fn open(path: &Path) -> Result<File, Refusal> {
-    // Opening a pipe waits for its writer, so the kind is looked at before.
+    // Opening a pipe waits for its writer, so the kind is checked first.
     let check = |info: io::Result<fs::Metadata>| match info {
         Ok(info) if info.is_file() => Ok(info),
         Ok(_) => Err(Refusal::Io(io::Error::other("expected a file, found something else"))),
@@ -63,7 +63,7 @@ pub(crate) fn create(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// Who else can have written a file, if anybody.
+/// Which other users can have written a file, if any.
 #[cfg(unix)]
 fn writers(info: &fs::Metadata) -> Option<String> {
     use std::os::unix::fs::MetadataExt;

@@ -18,7 +18,7 @@ impl<'a> GgufSettings<'a> {
         Self { gguf, asked: None }
     }
 
-    /// The settings of `gguf`; what is asked for is noted in `asked`.
+    /// The settings of `gguf`; what is requested is noted in `asked`.
     pub(crate) fn noting(gguf: &'a Gguf, asked: &'a Asked) -> Self {
         Self { gguf, asked: Some(asked) }
     }

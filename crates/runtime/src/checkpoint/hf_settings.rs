@@ -69,12 +69,12 @@ impl HfSettings {
         &self.prefix
     }
 
-    /// What was asked for so far.
+    /// What was requested so far.
     pub(super) fn asked(&self) -> &Asked {
         &self.asked
     }
 
-    /// The value, which from now on counts as asked for.
+    /// The value, which from now on counts as requested.
     pub(super) fn raw(&self, key: &str) -> Option<&Value> {
         self.pass_over(key);
         self.map.get(key).filter(|v| !v.is_null())

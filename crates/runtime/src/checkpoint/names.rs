@@ -2,7 +2,7 @@
 //!
 //! A table row is a canonical leaf, such as `wq`, and the name in the file with
 //! `{}` for the layer and `{e}` for the expert, without `.weight` or `.bias`. An architecture that
-//! deviates has a table of its own, which is looked at first.
+//! deviates has a table of its own, which is consulted first.
 
 /// Rows of canonical leaf and file name.
 pub(crate) type NameTable = &'static [(&'static str, &'static str)];

@@ -58,7 +58,7 @@ impl Checkpoint {
 /// `pooling_type` by the numbers of llama.cpp's `llama_pooling_type`.
 fn of_gguf(s: GgufSettings<'_>) -> Result<Option<Pooling>, Error> {
     Ok(match s.opt_usize("pooling_type")? {
-        // 0 leaves it to whoever reads the hidden states.
+        // 0 leaves it to the reader of the hidden states.
         None | Some(0) => None,
         Some(1) => Some(Pooling::Mean),
         Some(2) => Some(Pooling::Cls),
@@ -103,7 +103,7 @@ fn of_dir(dir: &Path) -> Result<Option<Pooling>, Error> {
 }
 
 /// The settings of a pooling: a mode by name, or a truth value for each, of which a sole one must
-/// be true. As in sentence-transformers, the mean is what is taken when nothing is said of it.
+/// be true. As in sentence-transformers, the mean is the default.
 fn of_config(path: &Path) -> Result<Pooling, Error> {
     let s = HfSettings::open(path)?;
     let modes = [

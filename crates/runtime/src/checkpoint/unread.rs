@@ -1,4 +1,4 @@
-//! Settings that no code asked for.
+//! Settings that no code requested.
 //!
 //! A file may say more than its architecture reads. What would change the result where it is read
 //! has a value that changes nothing; any other is an error, as the model would compute something else
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The settings of a file that were asked for, by their whole names.
+/// The settings of a file that were requested, by their whole names.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Asked(Arc<Mutex<BTreeSet<String>>>);
 
@@ -243,7 +243,7 @@ fn log(path: &std::path::Path, unknown: &[String]) {
 }
 
 impl HfSettings {
-    /// Checks what was not asked for, once everything was that `architecture` reads.
+    /// Checks what was not requested, once everything was that `architecture` reads.
     ///
     /// # Errors
     /// If a setting would change the result.
@@ -262,7 +262,7 @@ impl HfSettings {
         Ok(())
     }
 
-    /// The settings that were not asked for, those of objects that were read included.
+    /// The settings that were not requested, those of objects that were read included.
     fn unread(&self) -> Vec<(String, &Value)> {
         fn walk<'a>(
             asked: &Asked,

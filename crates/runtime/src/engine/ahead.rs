@@ -39,7 +39,7 @@ impl StepAhead {
         Self { is_on, rows: Vec::new(), n_launched: 0 }
     }
 
-    /// Launches a step after that of `plan`, which runs, with the next row of every answer that goes on. There is one
+    /// Launches a step after that of `plan`, which runs, with the next row of every answer that continues. There is one
     /// where all that runs are answers whose tokens the device samples itself, and there are pages for it.
     ///
     /// # Errors
@@ -74,7 +74,7 @@ impl StepAhead {
         }
     }
 
-    /// Lists its rows; `None` if something of the plan is not an answer that goes on as is foreseen.
+    /// Lists its rows; `None` if something of the plan is not an answer that continues as predicted.
     fn fill(
         &mut self,
         plan: &StepPlan,

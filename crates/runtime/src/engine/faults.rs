@@ -13,7 +13,7 @@ pub(super) enum Place {
     Run,
     /// The output of a chunk is about to be read.
     Rows,
-    /// A token was sampled, and nobody knows of it.
+    /// A token was sampled and not yet reported.
     Token,
     /// The output was read.
     Settle,

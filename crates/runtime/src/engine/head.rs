@@ -1,7 +1,7 @@
-//! Draft tokens by a layer for multi-token prediction that the model brings.
+//! Draft tokens by a layer for multi-token prediction that the model has.
 //!
-//! After each step the hidden state of the last token of every answer is at hand. With the token that was chosen there
-//! it goes through the layer, which drafts the next one; the layer's own hidden state and that draft give one
+//! After each step the hidden state of the last token of every answer is available. With the token that was chosen
+//! there it goes through the layer, which drafts the next one; the layer's own hidden state and that draft give one
 //! more, and so on. What was drafted is run as [prompt lookup](super::lookup)'s tokens are, so the answers do not
 //! depend on it.
 //!
@@ -147,7 +147,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// Drafting of up to `most` tokens, or `always` of as many; `None` if the runner's model brings no layer for it.
+    /// Drafting of up to `most` tokens, or `always` of as many; `None` if the runner's model has no layer for it.
     pub(super) fn new(
         runner: &Runner,
         bytes: Option<DraftBytes>,
@@ -198,7 +198,7 @@ impl Head {
         if ready.is_empty() {
             return Ok(());
         }
-        // The rows that go on are the first of those of the step before.
+        // The rows that continue are the first of those of the step before.
         ready.sort_unstable_by_key(|&(i, depth)| (std::cmp::Reverse(depth), i));
         hidden.clear();
         ready.iter().for_each(|&(i, _)| hidden.extend_from_slice(&runs[i].hidden.state));

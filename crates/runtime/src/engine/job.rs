@@ -158,7 +158,7 @@ impl Job {
         }
     }
 
-    /// Nobody waits for it any more.
+    /// Nothing waits for it any longer.
     pub(super) fn abandon(&self, stats: &Counters) {
         stats.update(|stats| stats.finished.cancelled += self.n_open as u64);
     }
@@ -322,7 +322,7 @@ impl Run {
 }
 
 impl Submission {
-    /// Tells that it is not taken up any more.
+    /// Reports that it will not be run.
     pub(super) fn refuse(self, error: Error) {
         let Self { mut sink, cancelled, .. } = self;
         if !cancelled.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! What a step has led to and has not been emitted yet. Where the model runs asynchronously to the host, the next step is
+//! Results of a step that have not been emitted yet. Where the model runs asynchronously to the host, the next step is
 //! launched before: texts are decoded, searched for stop strings and sent out while it runs.
 
 use super::job::{Job, Key, Run, Stage};
@@ -19,7 +19,7 @@ struct Late {
     ended: Option<(Box<Answer>, Option<Instant>)>,
 }
 
-/// The sampled tokens of a step, in the order in which they are emitted, and what emitting them led to.
+/// The sampled tokens of a step, in the order in which they are emitted, and the results of emitting them.
 #[derive(Debug, Default)]
 pub(super) struct Lates {
     choices: Vec<Late>,

@@ -1,8 +1,8 @@
 //! The engine: many requests at once on one model, for text or for embeddings.
 //!
 //! One thread owns the model and repeats three things: it plans a step (`schedule`), runs it, and
-//! hands out what it led to. Requests reach it through a channel, and their events leave through
-//! the sink that each brings along. A request's answer has the same bits alone and among others,
+//! emits the results. Requests reach it through a channel, and their events leave through
+//! the sink that each carries. A request's answer has the same bits alone and among others,
 //! with and without what the prefix cache had of its prompt, preempted or not.
 //!
 //! ```
@@ -379,7 +379,7 @@ impl Engine {
         }
         let shared = Arc::new(Shared::default());
         let (sender, receiver) = mpsc::channel();
-        // A draft model was asked for, so it drafts also where the model could.
+        // A draft model was requested, so it drafts also where the model could.
         let head = match &draft {
             Some(_) => None,
             None => Head::new(&runner, draft_bytes, (options.draft_tokens, options.draft_always)),
@@ -552,7 +552,7 @@ impl Engine {
         Duration::from_secs_f64(seconds.clamp(1.0, 60.0))
     }
 
-    /// Takes no more requests.
+    /// Stops accepting requests.
     pub fn close(&self) {
         self.shared.closed.store(true, Ordering::Relaxed);
     }

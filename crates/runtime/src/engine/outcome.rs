@@ -15,7 +15,7 @@ use std::time::Instant;
 /// few do runs hardly any row twice.
 const WARY_TOKENS: u32 = 32;
 
-/// What a step led to, to be done once its output was read. Runs are named by their index.
+/// The results of a step, applied once its output was read. Runs are named by their index.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     /// Runs whose prompt is done, with the answers that continue from there.
@@ -177,7 +177,7 @@ impl Reader<'_> {
     }
 
     /// Reads the one row of an answer after which a step was launched. Where its shortlist does not decide, its token
-    /// is run again, for the whole row.
+    /// is rerun, for the whole row.
     fn read_ahead(&mut self, ran: Ran, run: &mut Run, job: &mut Job) -> Result<(), Error> {
         let Stage::Answer(answer) = &mut run.stage else { return Ok(()) };
         let fed = self.rows.fed(ran.chunk, 0);

@@ -68,7 +68,7 @@ pub enum EngineEvent {
         cached_tokens: usize,
         /// From its first step to the end of its last one.
         prefill: Duration,
-        /// How likely each token of the prompt was, when that was asked for: of all but the first.
+        /// How likely each token of the prompt was, when that was requested: of all but the first.
         logprobs: Vec<PromptLogprob>,
     },
     /// A token of one answer was generated.
@@ -85,7 +85,7 @@ pub enum EngineEvent {
         /// What of the request ended it.
         stop: Option<StopCause>,
     },
-    /// The embedding that was asked for; nothing more will come.
+    /// The embedding that was requested; nothing more will come.
     Embedding {
         /// Its elements.
         values: Vec<f32>,
@@ -116,9 +116,9 @@ pub struct AnswerToken {
     pub id: u32,
     /// The text that it made certain, which may be none, or that of several.
     pub text: String,
-    /// Its log-probability, when that was asked for, as [`TopLogprob::logprob`].
+    /// Its log-probability, when that was requested, as [`TopLogprob::logprob`].
     pub logprob: Option<f32>,
-    /// The most likely tokens, when they were asked for, best first.
+    /// The most likely tokens, when they were requested, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
@@ -141,7 +141,7 @@ pub struct PromptLogprob {
 pub type Sink = Box<dyn FnMut(EngineEvent) + Send>;
 
 /// A request that was taken. Dropping the ticket cancels what is not finished: its pages are free
-/// at the next step, and no event comes any more.
+/// at the next step, and no further event comes.
 #[derive(Debug)]
 pub struct Ticket {
     pub(super) cancelled: Arc<AtomicBool>,

@@ -104,7 +104,7 @@ pub struct EngineStats {
     pub prefix_state_evictions: u64,
     /// Prompt tokens whose pages were found in the prefix cache, but no state to continue from.
     pub prefix_stateless: u64,
-    /// Answers that lost their pages to others and were run again.
+    /// Answers that were preempted and recomputed.
     pub preemptions: u64,
     /// Steps that panicked; each ended the requests that were in it.
     pub panics: u64,
@@ -188,7 +188,7 @@ impl Default for EngineStats {
     }
 }
 
-/// The statistics of a running engine. Nobody gets hold of the lock, so nobody can keep it while a
+/// The statistics of a running engine. The lock is not exposed, so no caller can hold it while a
 /// row is sampled or a sink is called.
 #[derive(Debug, Default)]
 pub(super) struct Counters(Mutex<EngineStats>);
@@ -196,7 +196,7 @@ pub(super) struct Counters(Mutex<EngineStats>);
 impl Counters {
     /// Changes the statistics; `change` does nothing else.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut EngineStats) -> T) -> T {
-        // Counters stay good whoever panicked beside them.
+        // Counters stay valid even if a holder of the lock panicked.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

@@ -1,6 +1,6 @@
 //! What happens to a request as a stream: an iterator for threads, and a `Stream` for async programs.
 //!
-//! Events go from the engine's thread through a queue. Who waits for one waits on a condition variable or
+//! Events go from the engine's thread through a queue. Waiting for one uses a condition variable or
 //! leaves a waker, so no async runtime is needed, and any will do.
 
 use super::request::{EngineEvent, Request, SubmitError, Ticket};
@@ -216,7 +216,7 @@ impl EventStream {
 /// An event and when it happened.
 type Timed = (Instant, EngineEvent);
 
-/// The one answer of a request, as far as it has come.
+/// The only answer of a request, so far.
 #[derive(Debug)]
 struct Collected {
     started: Instant,

@@ -1,8 +1,8 @@
-//! The engine's thread: schedule, run, hand out.
+//! The engine's thread: schedule, run, emit.
 //!
 //! Whatever panics in a turn of this loop is caught around the whole turn. Nothing that may be half
 //! changed is used after that: the requests of the step end, all pages are taken back, and the other
-//! requests are run again from their prompts, as if they had been preempted.
+//! requests are recomputed from their prompts, as if they had been preempted.
 
 use super::ahead::StepAhead;
 use super::draft::Draft;
@@ -70,7 +70,7 @@ pub(super) struct Worker {
     ids: Vec<u64>,
     /// When what is not finished will be cancelled.
     deadline: Option<Instant>,
-    /// Why no step can succeed any more.
+    /// Why no further step can succeed.
     lost: Option<String>,
 }
 
@@ -260,7 +260,7 @@ impl Worker {
         self.waiting.insert(run.key, run);
     }
 
-    /// Drops requests that nobody waits for.
+    /// Drops requests whose clients are gone.
     fn drop_cancelled(&mut self) {
         self.end_all(|job| job.is_cancelled(), |job, shared| job.abandon(&shared.stats));
     }
@@ -414,7 +414,7 @@ impl Worker {
         }
     }
 
-    /// Tells what the step before has led to. Runs stay where they are; those that are over are noted.
+    /// Emits the results of the previous step. Runs stay where they are; those that are over are noted.
     fn tell(&mut self) {
         let Self { lates: Some(lates), in_step, jobs, running, waiting, .. } = self else { return };
         if lates.is_empty() {
@@ -448,7 +448,7 @@ impl Worker {
     fn start(&mut self) {
         let now = Instant::now();
         let (n_running, stats) = (self.n_running(), &self.shared.stats);
-        // Who hears of a first token finds that its request runs.
+        // An observer of a first token sees its request as running.
         stats.update(|stats| stats.running = n_running);
         for planned in &self.plan.planned {
             let key = self.running[planned.run].key;
@@ -458,8 +458,8 @@ impl Worker {
         }
     }
 
-    /// Takes the last in order out of the step, and its pages; it will be run again when there is
-    /// room. So the first in order always gets on.
+    /// Preempts the lowest-priority sequence: takes it out of the step and frees its pages; it will be
+    /// recomputed when there is room. So the first in order always makes progress.
     fn preempt(&mut self) {
         let in_step = |run: &Run| run.seq.is_some();
         let last = self.running.iter().rposition(in_step).unwrap_or(self.running.len() - 1);
@@ -485,7 +485,7 @@ impl Worker {
         self.in_step = ids;
     }
 
-    /// Ends every request, as no step can succeed any more, and then the engine.
+    /// Ends every request, as no further step can succeed, and then the engine.
     fn lose(&mut self, reason: &str) {
         tracing::error!("the engine has ended: {reason}");
         self.shared.closed.store(true, Ordering::Relaxed);
@@ -493,7 +493,7 @@ impl Worker {
         self.lost = Some(reason.to_owned());
     }
 
-    /// Does what the step led to.
+    /// Applies the results of the step.
     fn settle(&mut self) {
         #[cfg(test)]
         super::faults::reach(super::faults::Place::Settle);

@@ -48,7 +48,7 @@ impl Scratch {
     }
 }
 
-/// What a row of logits led to, before its text is known.
+/// The result of a row of logits, before its text is known.
 #[derive(Debug, Default)]
 pub(crate) struct Choice {
     /// The token, how likely it was and the most likely ones; `None` if the model ended its answer.
@@ -79,7 +79,7 @@ pub(crate) struct Chosen {
     pub(crate) top_logprobs: Vec<TopLogprob>,
 }
 
-/// What a row of logits led to.
+/// The result of a row of logits.
 #[derive(Debug)]
 pub(crate) struct Next {
     /// The token; `None` if the model ended its answer.

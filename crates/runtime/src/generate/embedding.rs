@@ -126,7 +126,7 @@ impl Model {
     ///
     /// # Errors
     /// If the model was not loaded for embeddings, there are no tokens, a token is not in the
-    /// vocabulary, the text does not fit the context, more elements are asked for than there are,
+    /// vocabulary, the text does not fit the context, more elements are requested than there are,
     /// or a hidden state is not finite.
     pub fn embed(&mut self, ids: &[u32], params: &EmbedParams) -> Result<Vec<f32>, Error> {
         let pooling = self.pooling()?;
@@ -140,7 +140,7 @@ impl Model {
         pooler.finish().ok_or_else(|| Error::NotFinite { path: self.path().to_owned() })
     }
 
-    /// How its embeddings are pooled unless another way is asked for: as its files say, and by the
+    /// How its embeddings are pooled unless another way is requested: as its files say, and by the
     /// last token where they do not.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a generation is asked for, and what it may end with.
+//! What a generation is to do, and how it may end.
 
 use crate::text::constrain::Constraint;
 use crate::text::sampling::SamplingParams;
@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct GenerateParams {
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// The maximum number of tokens to generate; `None` goes on to the end of the context.
+    /// The maximum number of tokens to generate; `None` continues to the end of the context.
     pub max_tokens: Option<usize>,
     /// Texts that end the generation; they are not part of it.
     pub stop: Vec<String>,

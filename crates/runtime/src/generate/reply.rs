@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 /// The answer to a conversation, as [`Model::chat`] and [`Session::chat`] give it.
 ///
 /// It is an iterator over pieces of text, which together are [`Generation::text`]. A step of the model is
-/// run when the next piece is asked for; dropping the reply ends it. [`Self::finish`] runs what is left.
+/// run when the next piece is requested; dropping the reply ends it. [`Self::finish`] runs what is left.
 ///
 /// ```
 /// use realizar_runtime::Model;

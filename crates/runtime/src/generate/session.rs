@@ -3,7 +3,7 @@
 //! A [`Session`] keeps its sequence between calls, so a conversation pays only
 //! for what is new. Where a sliding window has released what it would need, it
 //! pays again, unless the model keeps prefixes. What it keeps was written by prompt
-//! rows; tokens that the model generated are run again when they come back in a
+//! rows; tokens that the model generated are recomputed when they come back in a
 //! prompt, so that an answer never depends on how its prompt came about.
 
 use super::params::{FinishReason, GenerateParams, TopLogprob};
@@ -38,9 +38,9 @@ pub struct TokenEvent<'a> {
     pub id: u32,
     /// The text that it made certain, which may be none, or that of several.
     pub text: &'a str,
-    /// Its log-probability, when they were asked for.
+    /// Its log-probability, when they were requested.
     pub logprob: Option<f32>,
-    /// The most likely tokens, when they were asked for, best first.
+    /// The most likely tokens, when they were requested, best first.
     pub top_logprobs: &'a [TopLogprob],
 }
 
@@ -71,9 +71,9 @@ pub struct Generation {
     pub tail: String,
     /// Why it ended.
     pub finish_reason: FinishReason,
-    /// The log-probability of each token, when they were asked for.
+    /// The log-probability of each token, when they were requested.
     pub logprobs: Vec<f32>,
-    /// The most likely tokens at each step, when they were asked for.
+    /// The most likely tokens at each step, when they were requested.
     pub top_logprobs: Vec<Vec<TopLogprob>>,
     /// Where the time went.
     pub timings: Timings,

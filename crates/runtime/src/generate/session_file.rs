@@ -48,7 +48,7 @@ struct OfVersion {
 
 impl Session {
     /// Writes what the session has read as a prompt to a file, which appears when it is whole.
-    /// Generated tokens are not part of it: they are run again when they come back in a prompt.
+    /// Generated tokens are not part of it: they are recomputed when they come back in a prompt.
     ///
     /// # Errors
     /// If the file cannot be written or the device fails.
@@ -98,7 +98,7 @@ impl Session {
 }
 
 impl Model {
-    /// The session that a file holds; it goes on as if it had never ended.
+    /// The session that a file holds; it continues as if it had never ended.
     ///
     /// # Errors
     /// If the file cannot be read, is not a session or is damaged, if its keys and values are not

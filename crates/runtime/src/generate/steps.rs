@@ -1,6 +1,6 @@
 //! A generation that is run a step at a time: first its prompt, then a token with each step.
 //!
-//! Who runs it decides when: [`Session::generate`] in one go, a [`Reply`](super::Reply) as it is read.
+//! The caller decides when it runs: [`Session::generate`] in one go, a [`Reply`](super::Reply) as it is read.
 
 use super::answer::{Answer, Choice, Chosen, Next, Scratch};
 use super::params::{FinishReason, GenerateParams};
@@ -135,7 +135,7 @@ impl Steps {
         out
     }
 
-    /// Adds what a sampled token led to and emits it; returns why the generation is over, if it is.
+    /// Adds the result of a sampled token and emits it; returns why the generation is over, if it is.
     fn add(
         &mut self,
         Next { token, finished }: Next,

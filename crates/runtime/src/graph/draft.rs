@@ -1,4 +1,4 @@
-//! The part of a graph that drafts tokens: a layer for multi-token prediction that the model brings (Gloeckle et
+//! The part of a graph that drafts tokens: a layer for multi-token prediction that the model has (Gloeckle et
 //! al., 2024, arXiv:2404.19737; DeepSeek-V3, arXiv:2412.19437).
 //!
 //! Its operations are run in steps of their own, behind a step of the model: they take the hidden states of

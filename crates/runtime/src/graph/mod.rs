@@ -1,7 +1,7 @@
 //! The graph of a forward pass: what is computed, not how or where.
 //!
 //! A graph is recorded once per loaded model by [`GraphBuilder`], relieved of rows that
-//! nobody reads ([`select_early`]), rewritten by the fusions a backend asks for ([`fuse`]),
+//! nothing reads ([`select_early`]), rewritten by the fusions a backend asks for ([`fuse`]),
 //! laid out in memory by [`plan`] and then run for every batch. Every value is a matrix of f32
 //! with a fixed number of columns; its rows are the tokens of the batch, or the
 //! rows whose output is wanted.
@@ -172,7 +172,7 @@ pub enum Reach {
 /// Scaled dot-product attention of one layer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attention {
-    /// The layer's group in [`Graph::kv_groups`] and its index therein.
+    /// The layer's group in [`Graph::kv_groups`] and its index in the group.
     pub kv: KvLayer,
     /// Query heads.
     pub n_heads: usize,

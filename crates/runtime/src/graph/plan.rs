@@ -3,7 +3,7 @@
 //!
 //! Places are found by liveness: a value's storage is free again after its last
 //! reader, and an operation that can work in place takes its input's storage
-//! when nobody reads it later. The arena is sized for the largest batch, so a
+//! when nothing reads it later. The arena is sized for the largest batch, so a
 //! step of the engine allocates nothing.
 
 use crate::graph::{Graph, Op, RowDomain, ValueId};
@@ -66,7 +66,7 @@ pub struct Plan {
     pub input: Option<Place>,
     /// Where the graph's output is after the last step, its rows without gaps.
     pub output: Place,
-    /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model brings none.
+    /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model has none.
     pub draft: Option<DraftPlan>,
     /// The rows that there is room for.
     pub limits: RowLimits,
@@ -393,7 +393,7 @@ mod tests {
         for (i, step) in plan.steps.iter().enumerate() {
             for input in &step.inputs {
                 let owner = written[input.start];
-                assert!(owner.is_some(), "step {i} reads what nobody wrote");
+                assert!(owner.is_some(), "step {i} reads what no step wrote");
                 let whole = cells(input).all(|c| written[c] == owner);
                 assert!(whole, "step {i} ({:?}) reads a value that was overwritten", step.op);
             }

@@ -3,7 +3,7 @@
 //!
 //! Architectures select rows before their final norm. All that stands between the last operation
 //! that mixes rows, attention for most, and the head works row by row: the output projection and
-//! the feed-forward network of the last layer. Rows whose logits nobody reads need none of it.
+//! the feed-forward network of the last layer. Rows whose logits nothing reads need none of it.
 
 use super::{Graph, Node, Op, RowDomain, Value, ValueId};
 

@@ -188,7 +188,7 @@ impl<'a> Layouts<'a> {
         let root = self.graph.root(value).0.idx();
         for source in std::mem::take(&mut self.sources[root]) {
             let earlier = self.wanted[source];
-            // Who reads it may want several things, and whole rows serve all of them.
+            // Readers may want several things, and whole rows serve all of them.
             let settled = match earlier {
                 Wanted::Cut { copies: 1 } => wanted,
                 other if other == wanted => other,

@@ -41,7 +41,7 @@ impl Model {
     /// logits of a prompt's last token and of every generated token are computed.
     ///
     /// What lies before the tokens stays from one run to the next, and is not timed. Where a window
-    /// has released some of it, it is run again, which the metrics count.
+    /// has released some of it, it is recomputed, which the metrics count.
     ///
     /// # Errors
     /// If the sequences do not fit the context or the key-value cache, one step does not hold a

@@ -6,7 +6,7 @@ use crate::Error;
 use crate::architectures::config::{Config, MAX_POSITIONS};
 use crate::architectures::rope::{Rope, RopeStretch};
 
-/// The context of a model made for more, unless one is asked for.
+/// The context of a model made for more, unless one is requested.
 pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
 
 /// Stretches a model's rotary embedding and its context.

@@ -19,7 +19,7 @@ pub enum DraftHead {
     /// No.
     #[default]
     Off,
-    /// If the model brings one and its devices can run it.
+    /// If the model has one and its devices can run it.
     Auto,
     /// Yes; a model without one is an error.
     On,
@@ -30,7 +30,7 @@ impl DraftHead {
         Err(Error::Option { option: "draft-head", reason: reason.to_owned() })
     }
 
-    /// Refuses a model without a layer that was asked for.
+    /// Refuses a model without a layer that was requested.
     pub(super) fn check(self, graph: &Graph) -> Result<(), Error> {
         match (self, &graph.draft) {
             (Self::On, None) => Self::refuse("the model has no multi-token prediction layer"),

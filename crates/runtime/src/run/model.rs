@@ -39,9 +39,9 @@ pub struct Model {
     tokenizer: Result<Arc<Tokenizer>, Arc<crate::text::tokenizer::Error>>,
     template: Result<Option<Arc<ChatTemplate>>, Arc<crate::text::template::Error>>,
     runner: Runner,
-    /// Of embeddings, when nothing else is asked for.
+    /// Of embeddings, when nothing else is requested.
     default_pooling: Pooling,
-    /// Of text, when nothing else is asked for.
+    /// Of text, when nothing else is requested.
     sampling: SamplingParams,
     backend: String,
     n_params: usize,
@@ -68,7 +68,7 @@ impl Recorded {
     fn open(path: &Path, options: &LoadOptions) -> Result<(Checkpoint, Self), Error> {
         let checkpoint = Checkpoint::open(path)?;
         let recorded = Self::of(&checkpoint, options);
-        // What was made of pages that were lost means nothing, nor does what is said of it.
+        // What was made of pages that were lost means nothing, nor do its errors.
         checkpoint.check_files()?;
         Ok((checkpoint, recorded?))
     }

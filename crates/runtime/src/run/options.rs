@@ -1,4 +1,4 @@
-//! How a model is loaded: what is asked for, and what the model and its devices make of it.
+//! How a model is loaded: what is requested, and what the model and its devices make of it.
 
 use realizar_quant::BlockType;
 
@@ -71,7 +71,7 @@ impl Default for LoadOptions {
     }
 }
 
-/// The options with what these devices decide where nothing is asked for.
+/// The options with what these devices decide where nothing is requested.
 pub(super) fn for_devices(
     options: &LoadOptions,
     devices: &[DeviceLayers<'_>],

@@ -38,7 +38,7 @@ pub struct Embeddings {
 
 impl Embeddings {
     /// Rows of `dim` elements. They are hashed here, once: prompts with equal rows share keys and
-    /// values in the prefix cache, whoever made them.
+    /// values in the prefix cache, whichever request computed them.
     ///
     /// # Errors
     /// If there are none, not as many elements as rows have, or some that are not finite.

@@ -130,7 +130,7 @@ impl<'a> Results<'a> {
     /// The same row whole, whatever was wanted.
     ///
     /// # Errors
-    /// If it has to be brought from a device that fails.
+    /// If it has to be copied from a device that fails.
     ///
     /// # Panics
     /// If a step [runs ahead](Self::runs_ahead).

@@ -175,7 +175,7 @@ impl Runner {
         self.cache.state_stats()
     }
 
-    /// Whether the pages of prompts are kept for others.
+    /// Whether the pages of prompts are kept for other requests.
     pub fn keeps_prefixes(&self) -> bool {
         self.cache.keeps_prefixes()
     }
@@ -196,7 +196,7 @@ impl Runner {
         self.cache.take_events()
     }
 
-    /// Forgets all prefixes that no sequence continues from.
+    /// Evicts all prefixes that no sequence continues from.
     pub fn clear_prefixes(&mut self) {
         self.free_ended();
         self.cache.clear_prefixes();
@@ -278,9 +278,9 @@ impl Runner {
     }
 
     /// Ends every sequence, frees every page and forgets every prefix, whatever state a panic has
-    /// left them in. Ids from before must not be used any more, only dropped.
+    /// left them in. Ids from before must no longer be used, only dropped.
     pub(crate) fn reset(&mut self) {
-        // Ids of before are dropped into a list that nobody reads.
+        // Earlier ids are moved into a list that nothing reads.
         self.ended = Ended::default();
         self.seqs.clear();
         self.last_steps.clear();

@@ -88,7 +88,7 @@ fn texts_that_end_answers_and_requests_that_are_cancelled_cost_one_row() {
         Engine::start(load_on(&*device, "llama", serving(None)), EngineOptions::default()).unwrap();
     let (_ticket, events) = submit(&engine, stopped);
     assert_eq!(collect(1, &events).0, [wanted]);
-    // One that is cancelled after its first tokens, beside one that goes on.
+    // One that is cancelled after its first tokens, beside one that continues.
     let (cancelled, first) = submit(&engine, greedy(5, Vec::new()));
     let (_ticket, events) = submit(&engine, greedy(2, Vec::new()));
     for _ in 0..3 {

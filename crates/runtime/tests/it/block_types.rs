@@ -1,5 +1,5 @@
 //! Models of every block type of GGUF files: the CPU runs each with the values that `realizar_quant` gives its
-//! blocks, a GPU runs it or names it, and a type that nobody knows fails when it is used.
+//! blocks, a GPU runs it or names it, and an unknown type fails when it is used.
 
 use crate::common::gpus::gpus;
 use crate::common::quantized::write_quantized;

@@ -209,7 +209,7 @@ fn async_programs_need_no_runtime_of_ours() {
         texts
     });
     assert_eq!(texts.concat(), "defg");
-    // Who polled last is woken, from whichever task it came.
+    // The last task to poll is woken.
     let other = Waker::from(Arc::new(Unpark(std::thread::spawn(|| {}).thread().clone())));
     let stream = engine.chat(&[Message::user("w")], params(9)).unwrap();
     let mut answer = pin!(stream.into_future());
@@ -228,7 +228,7 @@ fn a_stream_that_is_dropped_cancels_its_request() {
     });
     assert_eq!(first.as_deref(), Some("d"));
     drop(stream);
-    // One that nobody polls any more goes as well.
+    // One that is no longer polled goes as well.
     let mut pending =
         Box::pin(engine.chat(&[Message::user("q")], endless()).unwrap().into_future());
     let _ = pending.as_mut().poll(&mut Context::from_waker(Waker::noop()));

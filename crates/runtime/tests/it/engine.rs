@@ -426,7 +426,7 @@ fn a_shutdown_finishes_what_it_has_time_for() {
         assert!(matches!(reason, Some(FinishReason::Stop | FinishReason::Length)), "{reason:?}");
     }
 
-    // An answer that would go on for long is held at its first event until the engine closes.
+    // A long answer is held at its first event until the engine closes.
     let engine = self::engine("llama", None, EngineOptions::default());
     let mut endless = request(1);
     (endless.params.max_tokens, endless.params.ignore_eos) = (None, true);

@@ -30,7 +30,7 @@ enum Fault {
     PanicString,
     PanicOther,
     Fails,
-    /// It is gone for good.
+    /// It is lost permanently.
     Lost,
     /// It gives one number where rows are wanted.
     ShortRows,

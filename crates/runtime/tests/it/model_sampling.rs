@@ -1,4 +1,4 @@
-//! The sampling that a loaded model brings, in both formats.
+//! The sampling settings that a model's files bring, in both formats.
 
 use crate::common::tiny::tiny;
 use realizar_formats::{Gguf, GgufWriter};

@@ -32,7 +32,7 @@ pub(crate) async fn compile(
     compiled.map_err(|error| ApiError::invalid(param, error.to_string()))
 }
 
-/// Cancels a compilation when nothing waits for it any more.
+/// Cancels a compilation when nothing waits for it any longer.
 struct GiveUp(CompileHandle);
 
 impl Drop for GiveUp {
@@ -109,7 +109,7 @@ mod tests {
         yield_now().await;
         let full = ask().await.expect_err("one is compiled, one waits");
         assert_eq!(full.status().as_u16(), 429);
-        // The client leaves; its thread goes on, and is waited for.
+        // The client leaves; its thread continues, and is waited for.
         first.abort();
         yield_now().await;
         let compiling: Vec<Done> = started.try_iter().collect();

@@ -50,7 +50,7 @@ pub(crate) struct Generation {
     recorder: Option<Recorder>,
 }
 
-/// What waits for whoever listens, and the tickets of the requests that it comes from.
+/// Events waiting for the listener, and the tickets of the requests that they come from.
 #[derive(Debug)]
 struct Backlog {
     bytes: AtomicUsize,
@@ -118,7 +118,7 @@ pub(crate) struct Answer {
 /// All answers of a request.
 #[derive(Debug)]
 pub(crate) struct Answers {
-    /// Of each prompt, how likely its tokens were, where that was asked for.
+    /// Of each prompt, how likely its tokens were, where that was requested.
     pub(crate) prompts: Vec<Vec<PromptLogprob>>,
     pub(crate) answers: Vec<Answer>,
     pub(crate) usage: Usage,
@@ -228,7 +228,7 @@ impl Generation {
         self.backlog.limit.store(bytes, Ordering::Relaxed);
     }
 
-    /// The next event; `None` once all answers are complete. After an error nothing comes any more.
+    /// The next event; `None` once all answers are complete. After an error nothing more comes.
     pub(crate) async fn next(&mut self) -> Option<Result<Progress, ApiError>> {
         if self.unfinished == 0 {
             return None;

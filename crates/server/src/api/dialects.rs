@@ -51,7 +51,7 @@ pub(crate) fn is_anthropic(path: &str) -> bool {
     path.strip_prefix("/v1/messages").is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// Writes the errors of Anthropic's, Ollama's and llama-server's APIs in their own shape, whoever found
+/// Writes the errors of Anthropic's, Ollama's and llama-server's APIs in their own shape, whatever found
 /// them.
 pub(crate) async fn with_own_errors(request: Request, next: Next) -> Response {
     let path = request.uri().path();

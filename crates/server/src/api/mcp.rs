@@ -33,7 +33,7 @@ pub(crate) async fn call(
     body: JsonBody,
 ) -> Result<Json<ToolOutput>, ApiError> {
     let Fields { name, arguments } = body.read()?;
-    // A call may take long, and its body takes no room meanwhile.
+    // A call may take long, and its body takes no memory during that time.
     drop(body);
     let name = name.filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| ApiError::invalid("name", "`name` is required"))?;

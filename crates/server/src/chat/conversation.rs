@@ -35,7 +35,7 @@ pub struct ConversationRequest {
     pub response_format: Option<Value>,
     /// Whether and how much the model is to reason.
     pub reasoning: ReasoningRequest,
-    /// Who asks, as far as the request says.
+    /// The requesting user, if the request names one.
     pub user: Option<String>,
 }
 

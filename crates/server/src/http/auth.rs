@@ -16,7 +16,7 @@ pub(crate) async fn require_key(
 ) -> Result<Response, ApiError> {
     let config = state.config();
     if !config.api_keys.is_empty() {
-        // Who may load models may also use them.
+        // A client that may load models may also use them.
         check(&[&config.api_keys, &config.admin_keys], request.headers())?;
     }
     Ok(next.run(request).await)

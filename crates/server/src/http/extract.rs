@@ -121,7 +121,7 @@ impl JsonBody {
     }
 
     /// Reads the body by `read`, beside the threads that serve where it is large. The room of the
-    /// request is given on; the body is gone.
+    /// request is passed on; the body is gone.
     pub(crate) async fn parse<T: Send + 'static>(
         self,
         read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,

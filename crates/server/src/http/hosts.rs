@@ -33,7 +33,7 @@ struct Rules {
 }
 
 impl Hosts {
-    /// The rules of a server; `None` where a key is asked for, which no page of another site has,
+    /// The rules of a server; `None` where a key is requested, which no page of another site has,
     /// and no hosts are listed.
     ///
     /// # Errors

@@ -251,7 +251,7 @@ impl Connection {
     }
 }
 
-/// A stream that fails when nothing of what is written is taken for too long.
+/// A stream that fails when the peer takes nothing of what is written for too long.
 struct Patient<S> {
     io: S,
     limit: Duration,

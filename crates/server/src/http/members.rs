@@ -42,7 +42,7 @@ impl Members {
         let mut list = Vec::with_capacity(places.len());
         for (name, value) in places {
             let Ok(name) = serde_json::from_slice::<String>(&text[name]) else { return Ok(None) };
-            // What nobody asks for is JSON all the same.
+            // Even a value that nothing requests must be JSON.
             if serde_json::from_slice::<IgnoredAny>(&text[value.clone()]).is_err() {
                 return Ok(None);
             }

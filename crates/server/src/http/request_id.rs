@@ -10,7 +10,7 @@ use std::time::Instant;
 use tracing::Instrument;
 
 const HEADER: HeaderName = HeaderName::from_static("x-request-id");
-/// The longest id that is taken from a client.
+/// The longest id that is accepted from a client.
 const MAX_LEN: usize = 128;
 
 /// Runs the request in a span with its id, and logs how it ended.

@@ -1,4 +1,4 @@
-//! TLS: a certificate and its key become what handshakes need, and are read again when they change.
+//! TLS: a certificate and its key become what handshakes need, and are reloaded when they change.
 
 use crate::config::TlsFiles;
 use crate::error::Error;
@@ -30,13 +30,13 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// What makes TLS of connections, from the files of a certificate and its key.
+    /// Wraps connections in TLS, with the files of a certificate and its key.
     ///
     /// # Errors
     /// Names the file that cannot be read or used.
     pub(crate) fn new(files: &TlsFiles) -> Result<Self, Error> {
         let provider = Arc::new(ring::default_provider());
-        // Before the files are read: what is written meanwhile is read again.
+        // Before the files are read: what is written during that is read again.
         let stamp = stamp(files);
         let certificate = Arc::new(Certificate {
             current: RwLock::new(Arc::new(certified(files, &provider)?)),
@@ -95,7 +95,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// When files were written, and their lengths; `None` if they cannot be looked at.
+/// When files were written, and their lengths; `None` if their metadata cannot be read.
 type Stamp = [Option<(SystemTime, u64)>; 2];
 
 fn stamp(files: &TlsFiles) -> Stamp {

@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, oneshot};
 /// a fraction of a millisecond for most.
 pub(crate) const SMALL: usize = 32 << 10;
 
-/// Lets so many works on large requests go on at once that the engines keep their processors.
+/// Limits concurrent work on large requests, so that the engines keep their processors.
 /// Those that wait hold their bodies, whose bytes are limited.
 static LARGE: LazyLock<Arc<Semaphore>> = LazyLock::new(|| {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -46,7 +46,7 @@ pub(crate) async fn sized<T: Send + 'static>(
     let (sender, receiver) = oneshot::channel();
     let work = move || {
         lower_priority();
-        // The turn lasts as long as the work, even if nothing waits for it any more.
+        // The turn lasts as long as the work, even if nothing waits for it any longer.
         let result = catch_unwind(AssertUnwindSafe(work));
         drop(turn);
         let _ = sender.send(result);
@@ -65,7 +65,7 @@ const KEPT: Duration = Duration::from_secs(1);
 /// Whether memory is about to be released.
 static GIVING_BACK: AtomicBool = AtomicBool::new(false);
 
-/// Gives memory back when a large request is over, with what others have freed until then.
+/// Returns memory when a large request is over, with what others have freed until then.
 pub(crate) fn give_back_memory(give_back: fn()) {
     let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
     if GIVING_BACK.swap(true, Ordering::Relaxed) {

@@ -138,7 +138,7 @@ impl Registry {
 }
 
 impl Inner {
-    /// A model that was loaded becomes one that may be used, unless nobody may use it any more.
+    /// A model that was loaded becomes one that may be used, unless it may no longer be used.
     fn settle(
         &mut self,
         name: &str,
@@ -175,7 +175,7 @@ impl Inner {
 
 impl Models {
     /// Loads these models one after the other, on this thread, as far as there is room for them
-    /// beside each other. Then the server is ready; the others are loaded when they are asked for.
+    /// beside each other. Then the server is ready; the others are loaded when they are requested.
     ///
     /// # Errors
     /// If one cannot be loaded, would not fit alone, or is not known.

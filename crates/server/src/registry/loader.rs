@@ -45,7 +45,7 @@ pub struct ModelsConfig {
     pub autoload: bool,
     /// How long a load waits for models that are in use and would have to make room.
     pub room_wait: Duration,
-    /// How long the requests of a model that is unloaded may go on.
+    /// How long the requests of a model being unloaded may continue.
     pub unload_grace: Duration,
 }
 

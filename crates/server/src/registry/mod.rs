@@ -228,7 +228,7 @@ impl Models {
         Ok(model)
     }
 
-    /// Takes the loaded model with this name or alias away, so that it is not known any more.
+    /// Removes the loaded model with this name or alias, so that it is unknown from then on.
     /// Requests that run keep it.
     pub fn remove(&self, name: &str) -> Option<Arc<ServedModel>> {
         let mut inner = self.0.lock();

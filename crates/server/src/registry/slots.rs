@@ -29,7 +29,7 @@ pub(crate) struct Task {
 #[derive(Debug, Clone)]
 pub(crate) struct Sequence {
     pub(crate) task: Arc<Task>,
-    /// Tokens of its prompt that the prefix cache had.
+    /// Tokens of its prompt that were prefix-cache hits.
     pub(crate) n_cached: usize,
     pub(crate) n_decoded: usize,
     pub(crate) has_new_line: bool,

@@ -22,7 +22,7 @@ impl Ending {
 }
 
 impl Inner {
-    /// Takes a loaded model away from new requests.
+    /// Closes a loaded model to new requests.
     pub(super) fn begin_unload(&mut self, name: &str) -> Option<Ending> {
         let entry = self.entry(name)?;
         let loaded = entry.loaded()?.clone();
@@ -93,7 +93,7 @@ impl Registry {
 }
 
 impl Models {
-    /// Unloads the model with this name or alias: requests that run go on within the time that
+    /// Unloads the model with this name or alias: requests that run continue within the time that
     /// the settings give them. With `wait`, returns when it is gone. A load in progress is abandoned.
     pub(crate) async fn unload(&self, name: &str, wait: bool) -> Result<(), LoadError> {
         let (registry, grace) = (self.0.clone(), self.0.config.unload_grace);

@@ -115,7 +115,7 @@ impl AppState {
             None => lease.await?,
             Some(limit) => match tokio::time::timeout(limit, lease).await {
                 Ok(lease) => lease?,
-                // A load that goes on serves later requests.
+                // A load that continues serves later requests.
                 Err(_) => return Err(ApiError::timeout(limit)),
             },
         };

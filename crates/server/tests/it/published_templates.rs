@@ -64,7 +64,7 @@ pub(crate) const TEMPLATES: &[(&str, Option<T>, Option<R>)] = &[
 /// Templates that leave the calls of earlier answers out.
 pub(crate) const WITHOUT_CALLS: &[&str] = &["LFM2-8B-A1B", "ibm-granite-granite-3.3-2B-Instruct"];
 
-/// The folders with templates; without any it is said that the test is skipped.
+/// The folders with templates; without any the test reports that it is skipped.
 pub(crate) fn template_dirs() -> Option<Vec<PathBuf>> {
     let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {
         println!("skipped: REALIZAR_TEMPLATE_DIR is not set");

@@ -41,7 +41,7 @@ fn streams<'scope, 'env>(
         scope.spawn(move || {
             client.ask_while(ask, |_| {
                 if let Some(begun) = begun.take() {
-                    // Nobody waits any more when another stream has failed.
+                    // Nothing waits any longer when another stream has failed.
                     let _ = begun.send(());
                 }
                 ControlFlow::Continue(())

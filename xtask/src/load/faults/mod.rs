@@ -155,7 +155,7 @@ impl Stage {
         loop {
             let reply = self.client.ask_while(&self.good, |_| {
                 if let Some(begun) = begun.take() {
-                    // Nobody waits for it any more when the fault has failed.
+                    // Nothing waits for it any longer when the fault has failed.
                     let _ = begun.send(());
                 }
                 ControlFlow::Continue(())

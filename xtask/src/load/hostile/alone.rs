@@ -14,7 +14,7 @@ use crate::load::raw;
 use crate::load::server::{Contender, Setup};
 use crate::load::verify::text_difference;
 
-/// Requests whose log records nobody reads.
+/// Requests whose log records nothing reads.
 const RECORDS: usize = 2000;
 /// Clients whose grammars compile when the server is told to end.
 const CLIENTS: usize = 16;

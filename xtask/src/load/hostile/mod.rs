@@ -32,7 +32,7 @@ use attacks::ATTACKS;
 /// Tokens of the chat's answers, and answers that tell how it is without an attack.
 const CHAT_TOKENS: usize = 128;
 const ALONE: usize = 3;
-/// How long an attack of short requests goes on.
+/// How long an attack of short requests lasts.
 const ATTACK_TIME: Duration = Duration::from_secs(2);
 /// How long a request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(120);
@@ -152,7 +152,7 @@ impl Stage {
         Ok(Self { server, client, chat, text, alone, idle_bytes })
     }
 
-    /// Runs an attack while the chat goes on, and looks at what both came to. Returns the cells of
+    /// Runs an attack while the chat continues, and checks the outcome of both. Returns the cells of
     /// the table.
     fn beside(&self, attack: &Attack) -> Result<Vec<String>> {
         let before = self.server.reset_peak()?;
@@ -185,7 +185,7 @@ impl Stage {
         loop {
             let reply = self.client.ask_while(&self.chat, |_| {
                 if let Some(begun) = begun.take() {
-                    // Nobody waits for it any more when the attack has failed.
+                    // Nothing waits for it any longer when the attack has failed.
                     let _ = begun.send(());
                 }
                 ControlFlow::Continue(())

@@ -49,7 +49,7 @@ impl Loader {
         if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }
     }
 
-    /// Whether a model drafts with a layer of its own: not beside a draft model, unless that is asked for.
+    /// Whether a model drafts with a layer of its own: not beside a draft model, unless that is requested.
     fn draft_head(&self, spec: &ModelSpec) -> DraftHead {
         let Args { draft_head, draft_model, .. } = &self.args;
         match draft_head {

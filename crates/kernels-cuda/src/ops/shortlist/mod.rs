@@ -1,4 +1,4 @@
-//! Shortlists of rows of logits: the best tokens, tokens that are asked for by themselves, shares and draws.
+//! Shortlists of rows of logits: the best tokens, tokens that are requested individually, shares and draws.
 //!
 //! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred bytes where the
 //! row is a megabyte. Logits are compared by their bits, of equal ones the lower ids are in a list, and the shares
@@ -335,7 +335,7 @@ impl<D: Device> Shortlists<D> {
         self.has_shares
     }
 
-    /// Bytes of all lists, which [`read`](Self::read) brings to the host.
+    /// Bytes of all lists, which [`read`](Self::read) copies to the host.
     pub fn n_bytes(&self) -> u64 {
         4 * self.n_words as u64
     }

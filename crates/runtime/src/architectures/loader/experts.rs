@@ -1,6 +1,6 @@
 //! The matrices of experts: slices of a tensor of three dimensions, or a tensor each.
 //!
-//! They are handed out as one weight whose matrices lie where the files have them.
+//! They are returned as one weight whose matrices lie where the files have them.
 
 use super::{Name, WeightLoader};
 use crate::Error;

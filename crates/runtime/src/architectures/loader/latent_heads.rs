@@ -1,4 +1,4 @@
-//! The matrices of latent attention, one for each head, which are handed out as those of experts.
+//! The matrices of latent attention, one for each head, returned as those of experts.
 
 use super::{Name, WeightLoader};
 use crate::Error;

@@ -8,7 +8,7 @@ use realizar_formats::Bytes;
 use std::ops::Range;
 
 impl WeightLoader<'_> {
-    /// Tensors of these layers, which the file has after the model's own, are not asked for.
+    /// Tensors of these layers, which the file has after the model's own, are not requested.
     pub(crate) fn pass_over_layers(&mut self, layers: Range<usize>) {
         self.beyond = layers;
     }
@@ -25,7 +25,7 @@ impl WeightLoader<'_> {
         self.renamed = Some((layer, start));
     }
 
-    /// From now on, a weight that was asked for before is the one from then.
+    /// From now on, a weight that was requested before is the one from then.
     pub(crate) fn share_weights(&mut self) {
         self.shares = true;
     }

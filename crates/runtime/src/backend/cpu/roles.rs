@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn the_first_positions_of_prompts_are_fine() {
         let mut fine = FineRows::new(64);
-        // Two generated tokens, a chunk that begins a prompt, one that goes on, and one that passes the
+        // Two generated tokens, a chunk that begins a prompt, one that continues, and one that passes the
         // last of the first positions.
         let positions = [[3, 90].as_slice(), &[0, 1, 2], &[4, 5], &[2, 3, 4]].concat();
         let n_rows = positions.len();

@@ -328,7 +328,7 @@ impl<D: Device> CudaExecutable<D> {
         }
     }
 
-    /// Brings rows of the output to the host, after those that were brought.
+    /// Copies rows of the output to the host, after those that were copied.
     fn bring(&mut self, rows: Range<usize>) -> Result<(), kernels::Error> {
         self.bring_of(self.plan.output, rows)
     }
@@ -346,7 +346,7 @@ impl<D: Device> CudaExecutable<D> {
         Ok(())
     }
 
-    /// Brings the hidden states that drafting continues from behind what was brought of the output.
+    /// Copies the hidden states that drafting continues from behind what was copied of the output.
     fn bring_hidden(&mut self, batch: &Batch) -> Result<(), kernels::Error> {
         let n_output = self.n_output;
         if let Some(&place) = self.plan.hidden_of(batch.drafts) {
@@ -391,7 +391,7 @@ impl<D: Device> CudaExecutable<D> {
         self.queue(next, &[], true)
     }
 
-    /// Brings the shortlists of a step after which the next one was launched.
+    /// Copies the shortlists of a step after which the next one was launched.
     fn bring_lists(&mut self, wants: &Wants, made: &D::Event) -> Result<(), kernels::Error> {
         let lists = self.lists.as_mut().expect("its output is logits");
         // The step's own stream is busy with the next step.
@@ -400,7 +400,7 @@ impl<D: Device> CudaExecutable<D> {
         self.finish(wants.n_shortlists(), n_bytes)
     }
 
-    /// Makes and brings what is wanted of the output.
+    /// Computes and copies what is wanted of the output.
     fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
         if let Some(made) = self.ahead.take() {
             self.bring_lists(wants, &made)?;
@@ -461,7 +461,7 @@ impl<D: Device> CudaExecutable<D> {
         self.store.device.synchronize(&self.store.stream).map_err(|e| self.error(&e))
     }
 
-    /// Runs a step as a rank whose output nobody reads.
+    /// Runs a step as a rank whose output nothing reads.
     pub(super) fn follow(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
         self.begin(batch, input).map_err(|e| self.error(&e))?;
         self.wait()?;

@@ -96,8 +96,8 @@ fn quantizes(step: &Step, linear: &Step) -> bool {
         && step.inputs.iter().all(is_aligned)
 }
 
-/// Whether a linear step is read by nobody but the gated activation of its halves after it, and whether the gate is the
-/// second half.
+/// Whether a linear step is read by nothing but the gated activation of its halves after it, and whether the gate is
+/// the second half.
 fn gates(plan: &Plan, idx: usize) -> Option<bool> {
     let (linear, gated) = (&plan.steps[idx], &plan.steps[idx + 1]);
     let (Op::Linear { residual: false, .. }, Op::GatedAct(_)) = (&linear.op, &gated.op) else {
@@ -163,7 +163,7 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads)> {
         return None;
     }
     let mut found = [q, k].map(|rope| OfHeads { norm: None, rope });
-    // Where a turn is in place, nobody else reads what the norm before it made.
+    // Where a turn is in place, nothing else reads what the norm before it made.
     let is_norm_of = |step: &Step, rope: &Step| {
         matches!(&step.op, Op::Norm(norm)
             if norm.kind == NormKind::Rms

@@ -52,7 +52,7 @@ pub struct CudaOptions {
 #[derive(Debug)]
 pub struct CudaBackend<D: Device> {
     kernels: Arc<Kernels<D>>,
-    /// Where they are asked for.
+    /// Where they are requested.
     wgmma: Option<Arc<WgmmaKernels<D>>>,
 }
 

@@ -165,7 +165,7 @@ struct State {
     is_over: bool,
 }
 
-/// Why a rank does not go on.
+/// Why a rank does not continue.
 #[derive(Debug, Clone)]
 struct Failure {
     device: String,
@@ -329,7 +329,7 @@ impl<D: Device> Ranks<D> {
 
 impl<D: Device> Drop for Ranks<D> {
     fn drop(&mut self) {
-        // A step that nobody has waited for ends or fails; either is the end of it.
+        // A step that nothing has waited for ends or fails; either is fine.
         let _ = self.settle();
         self.shared.state().is_over = true;
         self.shared.changed.notify_all();

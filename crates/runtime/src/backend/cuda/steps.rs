@@ -220,7 +220,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 if let Fused::Gates { up_first } = self.fused[idx]
                     && self.gates(idx)
                 {
-                    // What is gated may lie where the prefill rows are, which nobody else reads.
+                    // What is gated may lie where the prefill rows are, which nothing else reads.
                     self.linear((idx, step), Role::Prompt, *residual)?;
                     return self.gated((idx, step), up_first);
                 }

@@ -32,7 +32,7 @@ pub(super) fn refusals(plan: &Plan, weights: &Weights, options: &ExecutableOptio
             Op::PosEmbed { table } => matrix(&mut reasons, "pos_embed", *table),
             Op::Linear { prologue, parts, .. } => {
                 if *prologue != Prologue::None {
-                    reasons.add("linear: a prologue was not asked for".to_owned());
+                    reasons.add("linear: a prologue was not requested".to_owned());
                 }
                 aligned(&mut reasons, "linear", &step.inputs[0]);
                 parts.iter().for_each(|part| matrix(&mut reasons, "linear", part.weight));
@@ -55,7 +55,7 @@ pub(super) fn refusals(plan: &Plan, weights: &Weights, options: &ExecutableOptio
             }
             Op::ExpertLinear(linear) => {
                 if linear.prologue != Prologue::None {
-                    reasons.add("experts: a prologue was not asked for".to_owned());
+                    reasons.add("experts: a prologue was not requested".to_owned());
                 }
                 aligned(&mut reasons, "experts", &step.inputs[0]);
                 if !linear.n_in.is_multiple_of(4) {

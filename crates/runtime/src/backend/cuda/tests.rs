@@ -148,7 +148,7 @@ fn gated_rows_have_the_bits_that_they_have_alone() {
     let mut model = Model::load(&path, &backend, &options).unwrap();
     let prompt = |i: usize| [3 + i as u32, 7, 9];
     let token = |i: usize| [40 + i as u32];
-    // Sequences with a prompt each, then a token of each in one step, in front of a prompt if that is asked for.
+    // Sequences with a prompt each, then a token of each in one step, in front of a prompt if that is requested.
     let mut run = |from: usize, n: usize, with_prompt: bool| -> Vec<Vec<u32>> {
         let runner = model.runner();
         let seqs: Vec<_> = (0..n + 1).map(|_| runner.new_sequence()).collect();

@@ -1,4 +1,4 @@
-//! What backends of GPUs share: how a plan's weights are put together and brought to a device, and why it is refused.
+//! What backends of GPUs share: how a plan's weights are assembled and copied to a device, and why it is refused.
 
 pub(crate) mod weights;
 

@@ -196,7 +196,7 @@ impl DispatchMetrics {
         self.time(class, latency);
     }
 
-    /// Counts what of an output came to the host: whole rows, shortlists of rows, and their bytes.
+    /// Counts what of an output was copied to the host: whole rows, shortlists of rows, and their bytes.
     pub fn came_down(&self, whole_rows: usize, shortlists: usize, n_bytes: u64) {
         self.whole_rows.fetch_add(whole_rows as u64, Ordering::Relaxed);
         self.shortlists.fetch_add(shortlists as u64, Ordering::Relaxed);

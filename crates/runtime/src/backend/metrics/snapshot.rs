@@ -69,7 +69,7 @@ pub struct ClassSnapshot {
 pub struct OutputSnapshot {
     /// Rows of logits or of hidden states.
     pub whole_rows: u64,
-    /// Shortlists of rows of logits: the best few, and those that are asked for by themselves.
+    /// Shortlists of rows of logits: the best few, and those that are requested individually.
     pub shortlists: u64,
     /// Bytes of both.
     pub bytes: u64,
@@ -92,7 +92,7 @@ pub struct DeviceSnapshot {
     pub dispatches_per_second: f64,
     /// The same as a share of all devices' dispatches; `None` if there were none.
     pub share_of_dispatches: Option<f64>,
-    /// What of the output came to the host.
+    /// What of the output was copied to the host.
     pub output: OutputSnapshot,
     /// The classes that were dispatched.
     pub op_classes: Vec<ClassSnapshot>,

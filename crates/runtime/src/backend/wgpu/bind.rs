@@ -113,7 +113,7 @@ pub(super) struct Binder<'a> {
     pub(super) places: &'a Places,
     pub(super) kv: &'a [KvGroup],
     pub(super) scratch: &'a AttentionScratch,
-    /// Of each group, the kernel that goes on to the next wave.
+    /// Of each group, the kernel that continues to the next wave.
     pub(super) next_waves: &'a [Kernel],
     pub(super) states: &'a States,
     /// Activations as 8-bit integers; none when no step wants them.
@@ -153,7 +153,7 @@ fn rope_style(style: RopeStyle) -> kernels::RopeStyle {
 }
 
 /// The number of kernels that [`Binder::bind`] makes of all steps of a plan, and of those that
-/// go on to the next wave in a key-value group.
+/// continue to the next wave in a key-value group.
 pub(super) fn n_kernels(
     gpu: &Gpu,
     plan: &Plan,

@@ -252,7 +252,7 @@ impl WgpuExecutable {
         Ok(())
     }
 
-    /// Records and submits the step; with `brings_all`, all of its output comes to the host.
+    /// Records and submits the step; with `brings_all`, all of its output is copied to the host.
     fn submit(
         &mut self,
         batch: &Batch,
@@ -326,7 +326,7 @@ impl WgpuExecutable {
         RowCounts::of(batch).n(rows_at(self.plan.output.rows, Rows::All)) as usize
     }
 
-    /// Submits what brings to the host what is wanted of the output.
+    /// Submits the copies to the host of what is wanted of the output.
     fn submit_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
         let mut recorder = self.gpu.record();
         let buffers = (&self.values, &self.readback);
@@ -341,7 +341,7 @@ impl WgpuExecutable {
         if wants.n_rows() > 0 { recorder.submit() } else { Ok(()) }
     }
 
-    /// Waits for what comes of the output: whole rows and so many shortlists.
+    /// Waits for the copies of the output: whole rows and this many shortlists.
     fn finish(&mut self, n_lists: usize) -> Result<(), kernels::Error> {
         let n = self.n_output;
         let n_all = n.max(self.hidden.end);

@@ -33,7 +33,7 @@ pub(super) fn refusals(
             Op::PosEmbed { table } => matrix(&mut reasons, "pos_embed", *table),
             Op::Linear { prologue, parts, .. } => {
                 if *prologue != Prologue::None {
-                    reasons.add("linear: a prologue was not asked for".to_owned());
+                    reasons.add("linear: a prologue was not requested".to_owned());
                 }
                 parts.iter().for_each(|part| matrix(&mut reasons, "linear", part.weight));
             }

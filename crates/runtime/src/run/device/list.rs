@@ -7,10 +7,10 @@ use realizar_kernels_cpu::{Tier, default_threads};
 use realizar_kernels_wgpu::AdapterKind;
 use serde::Serialize;
 
-/// Said where a CUDA device is asked for in a build without them.
+/// Said where a CUDA device is requested in a build without them.
 #[cfg(not(feature = "cuda"))]
 pub(super) const NO_CUDA: &str = "CUDA is not part of this build (crate feature `cuda`)";
-/// Said where a wgpu device is asked for in a build without them.
+/// Said where a wgpu device is requested in a build without them.
 #[cfg(not(feature = "wgpu"))]
 pub(super) const NO_WGPU: &str = "wgpu is not part of this build (crate feature `wgpu`)";
 

@@ -61,7 +61,7 @@ pub struct CacheInfo {
 pub struct Tiers {
     /// Those that run here, slowest first.
     pub available: Vec<&'static str>,
-    /// The one that is used unless another is asked for.
+    /// The one that is used unless another is requested.
     pub chosen: &'static str,
 }
 
@@ -90,7 +90,7 @@ pub struct NodeInfo {
 pub struct HugePagesInfo {
     /// The system's mode: `always`, `madvise` or `never`; `None` where it has none.
     pub mode: Option<&'static str>,
-    /// Whether large memory is asked for in them.
+    /// Whether large memory is requested in them.
     pub used: bool,
 }
 

@@ -109,7 +109,7 @@ impl Runner {
         Ok(OutputRows { values, width: self.output_width, first_rows })
     }
 
-    /// Gives back the pages that drafting took of these sequences.
+    /// Releases the pages that drafting took for these sequences.
     pub(crate) fn end_draft<'s>(&mut self, seqs: impl Iterator<Item = &'s SeqId>) {
         shrink_seqs(&mut self.seqs, &mut self.cache, seqs, &[]);
     }

@@ -78,7 +78,7 @@ impl Runner {
     }
 
     /// Forgets the steps that were launched, if there are any: the sequences are as before them. What the
-    /// device still writes for them is in nobody's way, as it does everything in order.
+    /// device still writes for them does no harm, as it does everything in order.
     pub(crate) fn discard(&mut self) {
         let Self { cache, seqs, launched, ahead, .. } = self;
         let mut shrink = |launched: &[usize]| {

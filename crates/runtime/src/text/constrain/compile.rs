@@ -1,4 +1,4 @@
-//! Compiling within a budget: fuel for the lexer, a thread that nobody has to wait for, and a flag
+//! Compiling within a budget: fuel for the lexer, a thread that nothing has to wait for, and a flag
 //! that gives it up between its parts.
 //!
 //! The library bounds its work by fuel, with one gap: the first transition of the lexer on each
@@ -21,7 +21,7 @@ use super::{MAX_GRAMMAR_MEMORY, MAX_LEXER_STATES};
 pub struct CompileHandle(Arc<AtomicBool>);
 
 impl CompileHandle {
-    /// The compilation ends at the next place where it looks, with an error that nobody waits for.
+    /// The compilation ends at the next place where it looks, with an error that nothing waits for.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }

@@ -17,7 +17,7 @@ use super::{Error, MAX_DIVISOR, MAX_OPTIONAL, MAX_ROW_ITEMS};
 const MAX_DECIMALS: u32 = 8;
 /// Parser items of a property that may come next.
 const ITEMS_PER_PROPERTY: usize = 4;
-/// Places and alternatives that are looked at, some of them once for each way to them.
+/// Places and alternatives that are visited, some of them once for each way to them.
 const MAX_LOOKED: usize = 200_000;
 
 /// Alternatives within alternatives, through references too.
@@ -83,7 +83,7 @@ fn gcd(a: u64, b: u64) -> u64 {
 struct Estimator<'a> {
     root: &'a Value,
     n_looked: usize,
-    /// Sets of schemas, by their addresses, whose places were looked at.
+    /// Sets of schemas, by their addresses, whose places were visited.
     done: HashSet<Vec<*const Value>>,
     /// Schemas that apply together, and where.
     pending: Vec<(Vec<&'a Value>, String)>,

@@ -26,7 +26,7 @@ pub struct Reasoning {
 /// Where an answer is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// Nothing has come but white space.
+    /// Only white space has been seen.
     Start,
     /// This many bytes of the opening marker have been seen.
     Opening { matched: usize },
@@ -241,8 +241,8 @@ impl Markers {
         }
     }
 
-    /// Looks for the end marker, of which `matched` bytes have come: what stands after it, or how
-    /// many of its bytes have come now.
+    /// Looks for the end marker, of which `matched` bytes have been seen: what stands after it, or how
+    /// many of its bytes have been seen now.
     fn close<'a>(&self, mut matched: usize, token: &'a [u8]) -> Result<&'a [u8], usize> {
         for (at, byte) in token.iter().enumerate() {
             let fits = |n: &usize| {

@@ -10,7 +10,7 @@ use super::{Error, MAX_GRAMMAR_BYTES, MAX_INDENT, MAX_NESTING, MAX_REFS, estimat
 pub(super) const WHAT: &str = "JSON schema";
 
 /// Keywords of any draft that restrict values and are not supported. The library knows most of
-/// them by draft, and takes those of later drafts for annotations.
+/// them by draft, and treats those of later drafts as annotations.
 const UNSUPPORTED: &[&str] = &[
     "not",
     "if",
@@ -198,7 +198,7 @@ impl<'a> Checker<'a> {
             },
             ("minProperties", _) => {
                 // Names that are not listed may come twice in an answer, so at most one of them
-                // can be asked for.
+                // can be requested.
                 let required = members.get("required").and_then(Value::as_array);
                 let names: HashSet<&str> =
                     required.into_iter().flatten().filter_map(Value::as_str).collect();

@@ -2,7 +2,7 @@
 //!
 //! A device that keeps the logits gives the best tokens of a row, and those by themselves whose logits
 //! bias and penalties change. The sampler's own code does the rest, so that the choice is that from the
-//! whole row. Where the few do not decide it, that is said, and the row is asked for.
+//! whole row. Where the few do not decide it, the caller learns so and requests the row.
 
 use super::SamplingParams;
 use super::filters::total;

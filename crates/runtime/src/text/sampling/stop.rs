@@ -13,10 +13,10 @@ pub struct StopMatcher {
     out: String,
 }
 
-/// What one piece of text led to.
+/// The result of one piece of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StopOutcome<'a> {
-    /// Text that cannot be part of a stop string any more.
+    /// Text that can no longer be part of a stop string.
     pub text: &'a str,
     /// The position in the list of the stop string that was found. The text ends before it.
     pub stop: Option<usize>,

@@ -28,7 +28,7 @@ const MAX_DEPTH: usize = 200;
 const ITEM: usize = 32;
 /// The maximum number of digits of a width in a format.
 const MAX_WIDTH_DIGITS: usize = 4;
-/// The largest number of items that a filter is asked for.
+/// The maximum number of items that a filter may be asked for.
 const MAX_COUNT: usize = 100_000;
 
 thread_local! {

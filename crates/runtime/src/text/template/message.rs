@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// One message. Fields that are not named here are kept and reach the template.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user`, `assistant`, `tool`, or what the template knows.
+    /// The speaker: `system`, `user`, `assistant`, `tool`, or what the template knows.
     pub role: String,
     /// What is said; a template does not see a null.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "present")]

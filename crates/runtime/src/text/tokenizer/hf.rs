@@ -24,7 +24,7 @@ use super::vocab::{TokenKind, Vocab};
 use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
 use crate::base::panics;
 
-/// Ids above this are taken for a damaged file rather than a vocabulary.
+/// Ids above this indicate a damaged file rather than a vocabulary.
 const MAX_VOCAB: usize = 1 << 24;
 /// Holes that the numbering of a small vocabulary may have.
 const MAX_HOLES: usize = 1 << 16;

@@ -124,7 +124,7 @@ pub(crate) fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>,
     (answers, cached.expect("a prompt is run before its answers are complete"))
 }
 
-/// The statistics once nothing is running any more.
+/// The statistics once nothing is running any longer.
 pub(crate) fn idle_stats(engine: &Engine) -> EngineStats {
     engine.shutdown(Duration::from_secs(600));
     engine.stats()

@@ -112,7 +112,7 @@ fn the_end_marker_is_forced_when_the_budget_is_spent() {
     let cut = after(&start, &ids);
     assert!(allowed(&cut).contains(&last) && allowed(&cut).len() > 200);
     assert_eq!(allowed(&after(&cut, &[last])), [CLOSE]);
-    // Without a grammar, and with a marker of several tokens of which one has come.
+    // Without a grammar, and with a marker of several tokens of which one has been seen.
     let split = tokenizer_of(&["</th", "ink>", "x", "y", "ab"]);
     let free = Constraint::after_reasoning(None, &think(true, Some(1)), &split);
     assert_eq!(allowed(&free).len(), 263);

@@ -2,7 +2,7 @@
 //!
 //! Hints that ask for nothing are taken without effect: `cache_control`, since equal beginnings of
 //! prompts are always cached, and signatures of earlier thinking, which is not verified. Thinking
-//! that was redacted can be read by nobody here and is left out.
+//! that was redacted cannot be read here and is left out.
 
 use std::collections::HashMap;
 

@@ -40,7 +40,7 @@ pub(super) struct Asked {
     pub(super) timings: bool,
     /// Which usage a stream tells; none if the answer is not streamed.
     pub(super) usage: Option<StreamUsage>,
-    /// How long an answer may go on after its first token, once it has a line feed.
+    /// How long an answer may continue after its first token, once it has a line feed.
     pub(super) time_limit: Option<Duration>,
     /// Of the object, the fields that are returned; all of it if there are none.
     pub(super) fields: Vec<String>,
@@ -220,7 +220,7 @@ impl Telling {
         let answer = &self.answers[index];
         let (prompt, n_prompt) = self.prompt(index);
         let (stop, word) = answer.end.as_ref().map_or(("none", ""), |(why, w)| (why.name(), w));
-        // The context ended it, and not the number of tokens that was asked for.
+        // The context ended it, and not the number of tokens that was requested.
         let is_short = self.asked.max_tokens.is_none_or(|most| answer.n_decoded < most);
         let is_full = n_prompt + answer.n_decoded >= self.asked.context;
         let mut object = json!({

@@ -85,7 +85,7 @@ impl Request {
         })
     }
 
-    /// Generates, and answers with what comes of it. Errors of prompts name `param`.
+    /// Generates, and answers with the result. Errors of prompts name `param`.
     pub(super) async fn answer(
         self,
         state: &AppState,

@@ -118,7 +118,7 @@ async fn tell(
     Ok(Json(telling.last(generation.usage())?).into_response())
 }
 
-/// A model without reasoning cannot be asked for it.
+/// A model without reasoning cannot be asked to reason.
 fn check_thinking(model: &ModelLease, asked: &Asked) -> Result<(), ApiError> {
     let wants = asked.reasoning.enabled == Some(true) || asked.reasoning.effort.is_some();
     if wants && model.chat_side()?.reasoning.is_none() {

@@ -41,7 +41,7 @@ pub(crate) fn not_offered(path: &str) -> Option<ApiError> {
     )))
 }
 
-/// The name of a model here: as it was asked for, or without the tag that Ollama adds to names.
+/// The name of a model here: as it was requested, or without the tag that Ollama adds to names.
 fn known_name(state: &AppState, name: &str) -> String {
     let is_known = |name: &str| state.models().status(name).is_some();
     match name.strip_suffix(":latest") {

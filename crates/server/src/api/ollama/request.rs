@@ -197,7 +197,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
     Ok(Asked { prompt, ..asked })
 }
 
-/// A model goes at once where nothing else is asked for.
+/// A model goes at once where nothing else is requested.
 fn check_unload(root: &Fields<'_>, asked: &Asked, prompt: &Prompt) -> Result<(), InvalidRequest> {
     if asked.unloads && !matches!(prompt, Prompt::None) {
         let what = "0 with a prompt (without one, it unloads the model)";

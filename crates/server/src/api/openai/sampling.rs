@@ -239,7 +239,7 @@ impl CommonFields {
         }
     }
 
-    /// The maximum number of tokens that were asked for; -1 is llama-server's way to ask for as many as fit.
+    /// The maximum number of tokens that were requested; -1 is llama-server's way to ask for as many as fit.
     fn most_tokens(&self, limits: &Limits) -> Result<Option<MostTokens>, ApiError> {
         let mut most = None;
         for (param, n) in self.asked_tokens() {
@@ -286,7 +286,7 @@ impl CommonFields {
         params.max_tokens = Some(params.max_tokens.map_or(room, |most| most.min(room)));
     }
 
-    /// How many tokens were asked for, whichever field says it.
+    /// How many tokens were requested, whichever field says it.
     pub(crate) fn asked_tokens_most(&self) -> Option<usize> {
         let (_, n) = self.asked_tokens().into_iter().find(|(_, n)| n.is_some())?;
         usize::try_from(n?).ok()

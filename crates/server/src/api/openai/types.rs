@@ -53,7 +53,7 @@ impl StreamHead {
         sse::json(&Body { head, choices, usage, prompt_logprobs })
     }
 
-    /// Adds the end of a stream: the usage, if it was asked for, and the mark that it is complete.
+    /// Adds the end of a stream: the usage, if it was requested, and the mark that it is complete.
     pub(crate) fn end(&self, usage: Usage, out: &mut VecDeque<Event>) {
         if self.usage != StreamUsage::Never {
             let usage = Some(Some(usage.into()));
@@ -70,10 +70,10 @@ pub(crate) struct Body<'a, C> {
     #[serde(flatten)]
     pub(crate) head: &'a Head,
     pub(crate) choices: Vec<C>,
-    /// Absent where a stream was not asked for it; null in the chunks before the last one.
+    /// Absent where a stream did not request it; null in the chunks before the last one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<UsageBody>>,
-    /// Of a chat's prompt, where it was asked for.
+    /// Of a chat's prompt, where it was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) prompt_logprobs: Option<PromptLogprobs>,
 }

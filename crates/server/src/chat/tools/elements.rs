@@ -201,7 +201,7 @@ impl ElementReader {
             State::Value { kinds, is_text } => {
                 let Some(end) = end else { return Some(Progress::More) };
                 let raw = without_last_line_end(&rest[..end]);
-                // What is said not to be a text is JSON, if it is JSON.
+                // What is declared not to be a text is JSON, if it is JSON.
                 let is_json = *is_text == Some(false) && serde_json::from_str::<Value>(raw).is_ok();
                 let json = if is_json { raw.trim().to_owned() } else { kinds.json(raw) };
                 out(Piece::Arguments(&json));

@@ -309,7 +309,7 @@ static NAMES: [(&str, ToolFormat); 26] = [
 pub struct UnknownParser {
     /// What it would parse.
     pub what: &'static str,
-    /// The name that was asked for.
+    /// The name that was requested.
     pub name: String,
     /// The names that exist.
     pub known: String,

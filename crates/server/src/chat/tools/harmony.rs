@@ -1,7 +1,7 @@
 //! Answers that are messages in channels, as gpt-oss writes them (OpenAI's harmony format).
 //!
 //! `<|channel|>analysis<|message|>…<|end|>` is reasoning, the channel `final` the answer, and a message
-//! in `commentary` to `functions.name` a call, whose text is its arguments. `commentary` to nobody is
+//! in `commentary` to `functions.name` a call, whose text is its arguments. `commentary` without a recipient is
 //! for the user. The prompt ends after `<|start|>assistant`, which begins a message.
 
 use realizar_runtime::constrain::Reasoning;
@@ -45,7 +45,7 @@ enum Body {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing has come but white space.
+    /// Only white space has been seen.
     Start,
     Header,
     Body(Body),

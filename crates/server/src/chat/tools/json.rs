@@ -6,7 +6,7 @@
 /// What a byte means for the value that is being followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It belongs to the value, which goes on.
+    /// It belongs to the value, which continues.
     Inside,
     /// It is the last of the value.
     Last,

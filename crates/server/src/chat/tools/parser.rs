@@ -26,7 +26,7 @@ struct Frame {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing but white space has come.
+    /// Only white space has been seen.
     Start,
     /// Content.
     Text,
@@ -393,7 +393,7 @@ impl ToolParser {
     }
 
     /// What the buffer begins with is not a call. Only its marker is certainly content; the rest is
-    /// looked at again.
+    /// examined again.
     fn give_up(&mut self, out: &mut Vec<ChatDelta>) {
         self.state = State::Text;
         let opens = |(mark, kind): &(&str, Mark)| {

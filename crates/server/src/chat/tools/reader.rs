@@ -13,7 +13,7 @@ pub(super) enum Piece<'a> {
     Arguments(&'a str),
 }
 
-/// How far a call has come.
+/// How much of a call has been read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
     /// More text is needed.
@@ -24,7 +24,7 @@ pub(super) enum Progress {
     Failed,
 }
 
-/// Which calls are taken for calls.
+/// Which calls are recognized.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Policy<'a> {
     /// The functions that count; `None` takes any name.

@@ -86,7 +86,7 @@ fn bodies_have_limited_numbers_of_values() {
         assert_eq!(answer.status, 413, "{path}: {}", answer.body);
         assert!(answer.body.contains("more JSON values than the 100 allowed"), "{}", answer.body);
     }
-    // Fields that nobody reads count as well, and token ids do not where they are ids.
+    // Fields that nothing reads count as well, and token ids do not where they are ids.
     let ask = |more: &str, n: usize| json!({"prompt": [97], "max_tokens": 1, more: vec![97; n]});
     assert_eq!(
         code(&server.post("/v1/completions", &ask("x", 200))),

@@ -265,7 +265,7 @@ fn prompts_are_scored_in_the_shape_of_vllm() {
         assert!(by_rank(1)["logprob"].as_f64() >= by_rank(2)["logprob"].as_f64());
     }
     assert_eq!(choice.get("logprobs"), Some(&Value::Null));
-    // With others for the echo: each list has as many as were asked for.
+    // With others for the echo: each list has as many as were requested.
     let body = json!({"prompt": "abc", "max_tokens": 0, "prompt_logprobs": 5, "echo": true, "logprobs": 0});
     let both = server.ok(PATH, &body)["choices"][0].clone();
     assert_eq!(both["logprobs"]["top_logprobs"][1].as_object().map(|top| top.len()), Some(1));

@@ -22,7 +22,7 @@ fn until_closed(mut connection: TcpStream) -> String {
     text
 }
 
-/// Waits until a connection that has left does not count any more.
+/// Waits until a connection that has left no longer counts.
 fn wait_for_room(server: &TestServer) {
     let start = Instant::now();
     while server.get("/health").status != 200 {
@@ -49,7 +49,7 @@ fn tls() {
         config.tls = Some(files);
         config.shutdown_grace = Duration::from_secs(60);
     });
-    // Handshakes that do not go on, and one that is none, are in nobody's way.
+    // Stalled handshakes, and bytes that are none, block no other connection.
     let silent = server.connect();
     let mut plain = server.connect();
     plain.write_all(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n").expect("write");

@@ -73,7 +73,7 @@ fn routers_hear_of_pages_and_can_ask_again() {
     assert_eq!(heard[0]["block_hashes"].as_array().unwrap().len(), 2);
     assert_eq!(heard[0]["token_ids"], json!(prompt[..2 * PAGE_LEN]));
 
-    // A prompt that goes on has the last page of the first as its parent.
+    // A prompt that continues the first has its last page as parent.
     let more: Vec<usize> = [&prompt[..2 * PAGE_LEN], &[7; PAGE_LEN], &[9]].concat();
     server.ok(PATH, &json!({"prompt": more, "max_tokens": 1}));
     let frames = next(&runtime, &mut subscriber);

@@ -88,7 +88,7 @@ fn examples_are_answered() {
     }
 }
 
-/// The properties of a schema and of those that it is made of, each with all that is said of it.
+/// The properties of a schema and of those that it is made of, each with all that the document says of it.
 fn properties(server: &TestServer, schema: &Value) -> Map<String, Value> {
     let schema = server.document().target(schema);
     let mut found = Map::new();

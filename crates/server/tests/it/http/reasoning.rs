@@ -1,4 +1,4 @@
-//! Reasoning over HTTP: how it is asked for, how it is limited, and what follows it.
+//! Reasoning over HTTP: how it is requested, how it is limited, and what follows it.
 
 use super::common::TestServer;
 use super::structured::{ask, check, schema, tools};
@@ -52,7 +52,7 @@ fn a_form_begins_behind_the_reasoning() {
     assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
     assert!(!reasoning(&choice["message"]).is_empty());
     check(choice["message"]["tool_calls"][0]["function"]["arguments"].as_str().expect("arguments"));
-    // Without a limit the reasoning goes on until the model ends it, or to the maximum number of tokens.
+    // Without a limit the reasoning continues until the model ends it, or to the maximum number of tokens.
     let answer = server.ok(CHAT, &ask(&json!({"guided_json": schema(), "max_tokens": 30})));
     let choice = &answer["choices"][0];
     assert_eq!(choice["finish_reason"], "length", "{answer}");

@@ -95,7 +95,7 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
 fn a_tool_that_must_be_called_is_called() {
     let server = TestServer::start();
     let named = json!({"type": "function", "function": {"name": "second"}});
-    // Several calls in one answer may go on to its limit, so they are not asked for.
+    // Several calls in one answer may continue to its limit, so they are not requested.
     for (choice, parallel) in [(json!("required"), false), (named, true)] {
         let more =
             json!({"tools": tools(), "tool_choice": choice, "parallel_tool_calls": parallel});
