@@ -22,6 +22,7 @@ mod machine;
 mod manifests;
 mod packages;
 mod parity;
+mod platforms;
 mod release;
 mod setup;
 mod shell;
@@ -69,7 +70,8 @@ enum Command {
     Clients(clients::Args),
     /// Check and measure on a machine with an NVIDIA card, which needs neither Rust nor a network.
     Gpu(gpu::Args),
-    /// Pack the program for this platform: archive, Debian package, bill of materials, checksums.
+    /// Pack the program for this platform or another: archive, Debian package, bill of materials,
+    /// checksums.
     Release(release::Args),
     /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
     Synth(synth::Args),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{lavapipe, manifests, shell, web};
+use crate::{lavapipe, manifests, platforms, shell, web};
 
 /// The packages of Debian and its relatives with lavapipe and the library that loads it.
 const DRIVER_PACKAGES: &[&str] = &["mesa-vulkan-drivers", "libvulkan1"];
@@ -46,11 +46,17 @@ pub(crate) enum Need {
     Vocabularies,
     /// Schemas and linters for the files in `deploy`.
     Schemas,
+    /// The C compiler for other platforms.
+    Compiler,
     /// The published models of [`MODELS`].
     Models,
 }
 
 impl Need {
+    /// Those that nothing has to be built for.
+    pub(crate) const EARLY: &[Self] =
+        &[Self::Driver, Self::Browser, Self::Vocabularies, Self::Schemas, Self::Compiler];
+
     /// Fetches or installs it, if it is missing.
     pub(crate) fn fetch(self) -> Result<()> {
         match self {
@@ -58,6 +64,7 @@ impl Need {
             Self::Browser => web::install_browser(),
             Self::Vocabularies => vocabularies(),
             Self::Schemas => manifests::fetch(),
+            Self::Compiler => platforms::fetch(),
             Self::Models => models(),
         }
     }
@@ -68,11 +75,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let left_out = |need: &Need| match need {
         Need::Driver => args.no_driver,
         Need::Browser => args.no_browser,
-        Need::Vocabularies | Need::Schemas => false,
+        Need::Vocabularies | Need::Schemas | Need::Compiler => false,
         Need::Models => args.no_models,
     };
-    let needs = [Need::Driver, Need::Browser, Need::Vocabularies, Need::Schemas, Need::Models];
-    needs.iter().filter(|need| !left_out(need)).try_for_each(|need| need.fetch())?;
+    let needs = Need::EARLY.iter().chain(&[Need::Models]);
+    needs.filter(|need| !left_out(need)).try_for_each(|need| need.fetch())?;
     println!("setup: {} is complete", shell::cache_dir().display());
     Ok(())
 }

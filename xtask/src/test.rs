@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::{self, Totals};
 use crate::setup::Need;
-use crate::{deny, documents, load, manifests, packages, shell, table, tidy, web};
+use crate::{deny, documents, load, manifests, packages, platforms, shell, table, tidy, web};
 
 /// `cargo xtask test`
 #[derive(clap::Args)]
@@ -32,6 +32,8 @@ enum Step {
     Fmt,
     /// Lints, and the engine built without its optional features.
     Clippy,
+    /// Lints for Windows and macOS, by a C compiler for them (needs rustup and pip).
+    Platforms,
     /// House rules.
     Tidy,
     /// Licences and sources of the dependencies, and their advisories where cargo-deny is installed.
@@ -81,6 +83,7 @@ impl Step {
             Self::Packages => &[Need::Driver],
             Self::Real | Self::Documents | Self::Hostile => &[Need::Models],
             Self::Manifests => &[Need::Schemas],
+            Self::Platforms => &[Need::Compiler],
             Self::Web => &[Need::Browser],
             Self::GpuTests | Self::GpuParity => &[Need::Driver],
             Self::GpuReal => &[Need::Driver, Need::Models],
@@ -111,6 +114,7 @@ impl Step {
                         .args(["--quiet", "--", "-D", "warnings"]),
                 )?;
             }
+            Self::Platforms => return platforms::run(),
             Self::Tidy => tidy::run()?,
             Self::Deny => deny::run()?,
             Self::Doc => shell::check(
@@ -165,8 +169,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (args.only.is_empty() || args.only.contains(step)) && !args.skip.contains(step)
     };
     let chosen = || Step::value_variants().iter().filter(|step| is_chosen(step));
-    for need in [Need::Driver, Need::Browser, Need::Vocabularies, Need::Schemas] {
-        if chosen().any(|step| step.needs().contains(&need)) {
+    for need in Need::EARLY {
+        if chosen().any(|step| step.needs().contains(need)) {
             need.fetch()?;
         }
     }

@@ -5,7 +5,7 @@
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -129,7 +129,15 @@ pub(crate) fn clear() {
 
 /// Whether a stream that is a terminal, or is not, understands more than text.
 pub(crate) fn is_capable(is_terminal: bool) -> bool {
-    is_terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+    is_terminal && std::env::var_os("TERM").is_none_or(|term| term != "dumb") && reads_escapes()
+}
+
+/// Whether terminals read escape sequences. The console of Windows does once it is told to, which this
+/// does; where it cannot be, or standard output is no console, it prints them.
+pub(crate) fn reads_escapes() -> bool {
+    static READS: LazyLock<bool> =
+        LazyLock::new(|| anstyle_query::windows::enable_ansi_colors().unwrap_or(true));
+    *READS
 }
 
 /// Columns of the terminal.

@@ -38,7 +38,11 @@ impl Color {
 
     fn enabled_for(self, is_terminal: bool) -> bool {
         match self {
-            Self::Always => true,
+            Self::Always => {
+                // Colours are wished for where they cannot be shown, too.
+                status::reads_escapes();
+                true
+            }
             Self::Never => false,
             Self::Auto => {
                 let no_color = std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty());
@@ -152,10 +156,16 @@ pub(crate) fn one_line(error: &anyhow::Error) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// Another error of Windows for the same, which the standard library has no kind for.
+const PIPE_NOT_CONNECTED: i32 = 233;
+
 /// True when the reader of standard output went away.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
-        let kind = |e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe;
+        let kind = |e: &io::Error| {
+            e.kind() == io::ErrorKind::BrokenPipe
+                || cfg!(windows) && e.raw_os_error() == Some(PIPE_NOT_CONNECTED)
+        };
         cause.downcast_ref::<io::Error>().is_some_and(kind)
             || cause
                 .downcast_ref::<serde_json::Error>()

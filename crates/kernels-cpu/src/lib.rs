@@ -53,6 +53,7 @@ mod lanes;
 mod logits;
 pub mod math;
 mod matmul;
+mod memory;
 mod norm;
 mod packed;
 mod pages;
@@ -90,6 +91,7 @@ pub use matmul::{
     WeightsRef, experts_bf16, experts_f32, experts_packed, experts_rows, matmul_bf16, matmul_f32,
     matmul_packed, matmul_rows,
 };
+pub use memory::MainMemory;
 pub use norm::{Norm, norm, norm_in_place, norm_quantize, norm_row, norm_row_in_place};
 pub use packed::{
     PACKED_LAYOUT, PACKED_ROWS, PackedMatrix, PackedRef, pack, pack_group, pack_groups,

@@ -17,11 +17,11 @@ const COMPLETIONS: &[(&str, &str)] = &[
 
 /// Writes the package, where `dpkg-deb` is installed.
 pub(super) fn build(release: &Release) -> Result<()> {
-    let arch = match release.host.as_str() {
+    let arch = match release.triple.as_str() {
         "x86_64-unknown-linux-gnu" => "amd64",
         "aarch64-unknown-linux-gnu" => "arm64",
-        host => {
-            println!("release: no Debian package for {host}");
+        triple => {
+            println!("release: no Debian package for {triple}");
             return Ok(());
         }
     };

@@ -192,7 +192,10 @@ fn cache_dir(var: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
 fn home(var: impl Fn(&str) -> Option<String>) -> Option<PathBuf> {
     match var("HF_HOME") {
         Some(dir) => Some(PathBuf::from(dir)),
-        None => Some(Path::new(&var("HOME")?).join(".cache/huggingface")),
+        None => {
+            let user = var("HOME").or_else(|| var("USERPROFILE"))?;
+            Some(Path::new(&user).join(".cache/huggingface"))
+        }
     }
 }
 
@@ -269,6 +272,7 @@ mod tests {
         let cache = |vars| hub(vars).expect("a hub").cache;
         assert_eq!(cache(&[]), None);
         assert_eq!(cache(&[("HOME", "/h")]), Some("/h/.cache/huggingface/hub".into()));
+        assert_eq!(cache(&[("USERPROFILE", "/u")]), Some("/u/.cache/huggingface/hub".into()));
         assert_eq!(cache(&[("HOME", "/h"), ("HF_HOME", "/f")]), Some("/f/hub".into()));
         assert_eq!(cache(&[("HF_HOME", "/f"), ("HF_HUB_CACHE", "/c")]), Some("/c".into()));
         for (vars, want) in [

@@ -4,7 +4,9 @@
 //! upper one zero) or 64. A predicate is one word with a bit per lane. Functions compute all lanes,
 //! which the compiler turns into vector instructions, and store those of the active ones.
 
-use super::wide::{is_wide, wide};
+#[cfg(target_arch = "x86_64")]
+use super::wide::is_wide;
+use super::wide::wide;
 
 /// The lanes of a warp.
 pub(crate) const LANES: usize = 32;

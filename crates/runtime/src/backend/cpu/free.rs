@@ -1,12 +1,14 @@
-//! The main memory that this process may use, where Linux reports it: what is free or can be freed, within the limits of
-//! its control groups.
+//! The main memory that this process may use, where the system reports it: what is free or can be freed, on Linux within
+//! the limits of its control groups.
 
 use std::fs;
 use std::path::Path;
 
+use realizar_kernels_cpu::MainMemory;
+
 /// Bytes that can be had without making others wait for theirs.
 pub(super) fn available_bytes() -> Option<usize> {
-    let of_machine = kib(&read("/proc/meminfo"), "MemAvailable:")?.checked_mul(1024)?;
+    let of_machine = usize::try_from(MainMemory::detect()?.available_bytes).ok()?;
     let groups = read("/proc/self/cgroup");
     let of_groups = group_path(&groups).and_then(|path| {
         let root = Path::new("/sys/fs/cgroup");
@@ -18,12 +20,6 @@ pub(super) fn available_bytes() -> Option<usize> {
 
 fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
-}
-
-/// The number after a key, in KiB.
-fn kib(text: &str, key: &str) -> Option<usize> {
-    let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
-    rest.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// The path of the group in the one hierarchy of version 2.
@@ -48,10 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_paths_are_read() {
-        let text = "MemTotal:       24689764 kB\nMemAvailable:   13000000 kB\n";
-        assert_eq!(kib(text, "MemAvailable:"), Some(13_000_000));
-        assert_eq!(kib(text, "Mapped:"), None);
+    fn paths_are_read() {
         assert_eq!(group_path("12:cpu:/a\n0::/user.slice/b\n"), Some("/user.slice/b"));
         assert_eq!(group_path("12:cpu:/a\n"), None);
     }

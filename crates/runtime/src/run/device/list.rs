@@ -2,7 +2,7 @@
 //! installed is a note, never an error.
 
 use super::DeviceChoice;
-use realizar_kernels_cpu::{Tier, default_threads};
+use realizar_kernels_cpu::{MainMemory, Tier, default_threads};
 #[cfg(feature = "wgpu")]
 use realizar_kernels_wgpu::AdapterKind;
 use serde::Serialize;
@@ -92,7 +92,7 @@ fn processor() -> DeviceInfo {
         kind: "processor",
         api: "native",
         driver: String::new(),
-        memory_bytes: main_memory(),
+        memory_bytes: MainMemory::detect().map(|memory| memory.total_bytes),
         features,
     }
 }
@@ -103,15 +103,8 @@ pub(super) fn processor_title() -> String {
     field(&info, "model name").unwrap_or(std::env::consts::ARCH).to_owned()
 }
 
-/// Bytes of main memory, where Linux reports them.
-pub(super) fn main_memory() -> Option<u64> {
-    let info = read_system_file("/proc/meminfo");
-    let kib: u64 = field(&info, "MemTotal")?.strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 /// The text of a file of the system; empty where there is none.
-pub(super) fn read_system_file(path: &str) -> String {
+fn read_system_file(path: &str) -> String {
     if cfg!(target_os = "linux") {
         std::fs::read_to_string(path).unwrap_or_default()
     } else {
@@ -120,7 +113,7 @@ pub(super) fn read_system_file(path: &str) -> String {
 }
 
 /// The value of the first line `key : value`.
-pub(super) fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
+fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     let (_, value) =
         text.lines().filter_map(|l| l.split_once(':')).find(|(k, _)| k.trim() == key)?;
     Some(value.trim())

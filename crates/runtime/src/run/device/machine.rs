@@ -1,8 +1,8 @@
 //! What the machine has that bears on speed, and what of it is used. Only read from
 //! the system; no driver is loaded here.
 
-use super::list::{field, main_memory, processor_title, read_system_file};
-use realizar_kernels_cpu::{Tier, Topology, default_threads, features, huge_pages};
+use super::list::processor_title;
+use realizar_kernels_cpu::{MainMemory, Tier, Topology, default_threads, features, huge_pages};
 use serde::Serialize;
 
 /// The processor, the memory and how they are used.
@@ -100,6 +100,7 @@ pub fn machine() -> Machine {
     let n_logical: usize = topology.cores.iter().map(Vec::len).sum();
     let is_known = !topology.cores.is_empty();
     let mode = huge_pages();
+    let memory = MainMemory::detect();
     let caches = topology.caches.into_iter().map(|cache| CacheInfo {
         level: cache.level,
         kind: cache.kind.to_lowercase(),
@@ -127,20 +128,16 @@ pub fn machine() -> Machine {
             available: Tier::selectable().map(Tier::name).collect(),
             chosen: Tier::detect().name(),
         },
-        memory: Memory { total_bytes: main_memory(), available_bytes: available_memory() },
+        memory: Memory {
+            total_bytes: memory.map(|memory| memory.total_bytes),
+            available_bytes: memory.map(|memory| memory.available_bytes),
+        },
         nodes: nodes.collect(),
         huge_pages: HugePagesInfo {
             mode: mode.map(|mode| mode.name()),
             used: mode.is_some_and(|mode| mode.on_request()),
         },
     }
-}
-
-/// Bytes of memory that are free or can be freed, where Linux reports them.
-fn available_memory() -> Option<u64> {
-    let info = read_system_file("/proc/meminfo");
-    let kib: u64 = field(&info, "MemAvailable")?.strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
 }
 
 #[cfg(test)]

@@ -1,0 +1,57 @@
+//! zig as the C compiler and linker for other platforms, handed to cargo by cargo-zigbuild; both come
+//! from PyPI. Rust's standard library for a platform comes by rustup.
+
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::{Platform, apple};
+use crate::clients::install::{Environment, program};
+use crate::shell;
+
+const ENVIRONMENT: Environment =
+    Environment::Python(&["cargo-zigbuild==0.24.1", "ziglang==0.17.1"]);
+
+/// The environment's name.
+const NAME: &str = "zig";
+
+/// Installs the compiler.
+pub(crate) fn fetch() -> Result<()> {
+    ENVIRONMENT.install(NAME).map(drop)
+}
+
+/// Installs the standard library for a platform, if it is missing; false, and a line that says so,
+/// where there is no rustup.
+pub(super) fn install_target(triple: &str) -> Result<bool> {
+    let Ok(installed) =
+        shell::output(shell::command("rustup").args(["target", "list", "--installed"]))
+    else {
+        println!(
+            "platforms: no rustup, by which the standard library for {triple} comes: not compiled"
+        );
+        return Ok(false);
+    };
+    if installed.lines().all(|line| line != triple) {
+        let add = shell::check(shell::command("rustup").args(["target", "add", triple]));
+        add.with_context(|| format!("no standard library for {triple}"))?;
+    }
+    Ok(true)
+}
+
+/// The cargo that builds for a platform: `check`, `clippy` or `zigbuild`.
+pub(super) fn cargo(verb: &str, platform: Platform) -> Result<Command> {
+    let folder = ENVIRONMENT.install(NAME)?;
+    let mut cargo = shell::command(program(&folder, "cargo-zigbuild"));
+    cargo.env("CARGO_ZIGBUILD_PYTHON_PATH", program(&folder, "python"));
+    cargo.env("CARGO_ZIGBUILD_CACHE_DIR", folder.join("wrappers"));
+    cargo.env("ZIG_GLOBAL_CACHE_DIR", folder.join("cache"));
+    let mut target = platform.triple.to_owned();
+    if let Some(glibc) = platform.glibc {
+        target += &format!(".{glibc}");
+    }
+    cargo.args([verb, "--target", &target]);
+    if verb == "zigbuild" && platform.triple.contains("apple") {
+        apple::link(&mut cargo, platform.triple, &folder)?;
+    }
+    Ok(cargo)
+}

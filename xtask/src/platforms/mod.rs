@@ -1,0 +1,79 @@
+//! Platforms that the program is published for, beside the one that builds it: how they are built from
+//! here, and the step `platforms`, which keeps them compiling.
+
+mod apple;
+mod cross;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+
+use crate::parity::Totals;
+use crate::shell;
+
+pub(crate) use cross::fetch;
+
+/// A platform that can be built from another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Platform {
+    /// Its name, as rustc has it.
+    pub(crate) triple: &'static str,
+    /// The oldest glibc that a program built for it runs with.
+    pub(crate) glibc: Option<&'static str>,
+    /// Whether the step compiles for it. What is left out shares its system with one platform that is
+    /// tested and its processor with another.
+    is_checked: bool,
+}
+
+const PLATFORMS: &[Platform] = &[
+    Platform { triple: "x86_64-pc-windows-gnu", glibc: None, is_checked: true },
+    Platform { triple: "aarch64-apple-darwin", glibc: None, is_checked: true },
+    Platform { triple: "aarch64-unknown-linux-gnu", glibc: Some("2.28"), is_checked: false },
+    Platform { triple: "x86_64-unknown-linux-gnu", glibc: Some("2.28"), is_checked: false },
+];
+
+/// Packages that are part of no program: the fuzzer takes a C++ compiler, the benchmarks no user.
+const LEFT_OUT: &[&str] = &["realizar-fuzz", "realizar-benches"];
+
+impl Platform {
+    /// The triples of all of them.
+    pub(crate) fn triples() -> impl Iterator<Item = &'static str> {
+        PLATFORMS.iter().map(|platform| platform.triple)
+    }
+
+    /// The one of this name.
+    pub(crate) fn find(triple: &str) -> Option<Self> {
+        PLATFORMS.iter().copied().find(|platform| platform.triple == triple)
+    }
+}
+
+/// Lints the workspace for each platform; without rustup, says that it does not.
+pub(crate) fn run() -> Result<Totals> {
+    let mut totals = Totals::default();
+    let host = shell::host()?;
+    for platform in PLATFORMS.iter().filter(|p| p.is_checked && p.triple != host) {
+        if !cross::install_target(platform.triple)? {
+            continue;
+        }
+        println!("-- {}", platform.triple);
+        let mut clippy = cross::cargo("clippy", *platform)?;
+        clippy.args(["--workspace", "--all-features", "--locked", "--quiet"]);
+        clippy.args(LEFT_OUT.iter().flat_map(|package| ["--exclude", package]));
+        shell::check(clippy.args(["--", "-D", "warnings"]))?;
+        totals.passed += 1;
+    }
+    Ok(totals)
+}
+
+/// Builds the published program for a platform and returns its path.
+pub(crate) fn build(platform: Platform, args: &[&str]) -> Result<PathBuf> {
+    ensure!(
+        cross::install_target(platform.triple)?,
+        "the standard library for {} comes by rustup, which is not installed",
+        platform.triple
+    );
+    let mut build = cross::cargo("zigbuild", platform)?;
+    shell::check(build.args(args))?;
+    let name = if platform.triple.contains("windows") { "realizar.exe" } else { "realizar" };
+    Ok(shell::target_dir()?.join(platform.triple).join("release").join(name))
+}
