@@ -244,7 +244,7 @@ fn wrong_requests_are_refused() {
         (&["logits", "M", "--ids", "1", "--positions", "7"], 2, "7"),
         (&["logits", "M", "--ids", "1", "--cpu-tier", "nonsense"], 2, "--cpu-tier: `nonsense`"),
         (&["logits", "M", "--ids", "1", "--threads", "0"], 2, "threads"),
-        (&["logits", "M", "--ids", "1", "--threads", "99999"], 2, "--threads: 99999"),
+        (&["logits", "M", "--ids", "1", "--threads", "99999"], 2, "from 1 to 1024, not 99999"),
         (&["logits", "M", "--ids", "1", "--chunk", "0"], 2, "chunk"),
         (&["logits", "M", "--ids", "1", "--kv-type", "q4_k"], 2, "q4_k"),
         (&["run", "M", "--raw", &long, "--ctx", "64"], 1, "64"),
