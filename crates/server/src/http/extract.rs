@@ -209,14 +209,19 @@ fn without_place(message: &str) -> &str {
     message.rfind(" at line ").map_or(message, |at| &message[..at])
 }
 
-/// `application/json`, or a type that is built on JSON.
+/// What curl says of every body that it is not told the type of.
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// `application/json`, or a type that is built on JSON. Commands without a type, as Ollama's documents show
+/// them, are read as JSON too; web pages, which can send forms anywhere, name their `Origin` and are not.
 fn check_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let found = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = found.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let essence = essence.to_ascii_lowercase();
     let json = essence == "application/json"
         || essence.starts_with("application/") && essence.ends_with("+json");
-    if json { Ok(()) } else { Err(ApiError::media_type(found)) }
+    let untyped = (found.is_none() || essence == FORM) && !headers.contains_key(header::ORIGIN);
+    if json || untyped { Ok(()) } else { Err(ApiError::media_type(found)) }
 }
 
 /// A body that is not compressed.
@@ -350,18 +355,21 @@ mod tests {
 
     #[test]
     fn content_types() {
-        let check = |value: Option<&'static str>, ok: bool| {
+        let check = |value: Option<&'static str>, ok: bool, of_page: bool| {
             let mut headers = HeaderMap::new();
             if let Some(value) = value {
                 headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
             }
             assert_eq!(check_type(&headers).is_ok(), ok, "{value:?}");
+            headers.insert(header::ORIGIN, HeaderValue::from_static("http://localhost"));
+            assert_eq!(check_type(&headers).is_ok(), of_page, "{value:?} of a page");
         };
-        check(Some("application/json"), true);
-        check(Some("Application/JSON; charset=utf-8"), true);
-        check(Some("application/problem+json"), true);
-        check(Some("text/plain"), false);
-        check(Some("application/x-www-form-urlencoded"), false);
-        check(None, false);
+        check(Some("application/json"), true, true);
+        check(Some("Application/JSON; charset=utf-8"), true, true);
+        check(Some("application/problem+json"), true, true);
+        check(Some("text/plain"), false, false);
+        check(Some("multipart/form-data"), false, false);
+        check(Some("application/x-www-form-urlencoded"), true, false);
+        check(None, true, false);
     }
 }

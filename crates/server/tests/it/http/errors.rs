@@ -276,9 +276,13 @@ fn requests_that_no_handler_takes() {
     check("GET", "/v1/models/%ff", &[], "", 400);
     let other = r#"{"model": "other", "prompt": "a"}"#;
     assert_eq!(check("POST", TEXT, &[JSON], other, 404), "model_not_found");
-    assert_eq!(check("POST", TEXT, &[], other, 415), "unsupported_media_type");
-    let form = ("content-type", "application/x-www-form-urlencoded");
-    assert_eq!(check("POST", TEXT, &[form], "a=b", 415), "unsupported_media_type");
+    let (plain, form) = ("text/plain", "application/x-www-form-urlencoded");
+    let [plain, form] = [plain, form].map(|value| ("content-type", value));
+    assert_eq!(check("POST", TEXT, &[plain], other, 415), "unsupported_media_type");
+    // What curl sends is read as JSON.
+    assert_eq!(check("POST", TEXT, &[], other, 404), "model_not_found");
+    assert_eq!(check("POST", TEXT, &[form], other, 404), "model_not_found");
+    check("POST", TEXT, &[form], "a=b", 400);
     for malformed in ["{", "[]", "7", "null", r#"{"prompt": "a"} {}"#, "{\"prompt\": \"\\ud800\"}"]
     {
         check("POST", TEXT, &[JSON], malformed, 400);
@@ -331,7 +335,7 @@ fn anthropic_errors_have_their_own_shape() {
     };
     for path in ["/v1/messages", "/v1/messages/count_tokens"] {
         check(path, &[JSON], "{}", 401, "authentication_error");
-        check(path, &[key], "{}", 415, "invalid_request_error");
+        check(path, &[key, ("content-type", "text/plain")], "{}", 415, "invalid_request_error");
         check(path, &[key, JSON], "{", 400, "invalid_request_error");
         check(path, &[key, JSON], "{}", 400, "invalid_request_error");
         check(path, &[key, JSON], other, 404, "not_found_error");
