@@ -66,7 +66,7 @@ impl Architecture {
         let about = header.split_once(": ").map_or(header.as_str(), |(_, about)| about);
         let tests = source.find("#[cfg(test)]").unwrap_or(source.len());
         let refusals = source[..tests].split("unsupported(").skip(1);
-        let refusals = refusals.filter(|text| text.starts_with('"'));
+        let refusals = refusals.map(str::trim_start).filter(|text| text.starts_with('"'));
         let refused = refusals.filter_map(|text| strings(text).next());
         let mut refused: Vec<String> =
             refused.map(|text| text.trim_end_matches(',').to_owned()).collect();

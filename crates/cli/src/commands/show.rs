@@ -27,7 +27,7 @@ const NUMBERS: &[(&str, &str, &str)] = &[
     ("embedding length", "embedding_length", "hidden_size"),
     ("layers", "block_count", "num_hidden_layers"),
     ("heads", "attention.head_count", "num_attention_heads"),
-    ("heads of keys", "attention.head_count_kv", "num_key_value_heads"),
+    ("KV heads", "attention.head_count_kv", "num_key_value_heads"),
     ("experts", "expert_count", "num_experts"),
 ];
 
@@ -43,8 +43,10 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let licence = pulled.and_then(|entry| entry.manifest.licence);
     let rows = card(&report, licence);
     if args.json {
-        let object: Map<String, Value> =
-            rows.into_iter().map(|(name, value)| (name.replace(' ', "_"), value.into())).collect();
+        let object: Map<String, Value> = rows
+            .into_iter()
+            .map(|(name, value)| (name.to_lowercase().replace(' ', "_"), value.into()))
+            .collect();
         return ui::json(&object);
     }
     let rows: Vec<_> = rows.into_iter().map(|(name, value)| vec![name.to_owned(), value]).collect();

@@ -70,7 +70,11 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         *attention_factor /= yarn_attention_factor(*factor, mscale);
     }
     let growth = s.opt_f32("attention.temperature_scale")?;
-    let no_yarn = || s.unsupported("query scaling without YaRN (`attention.temperature_scale`)");
+    let no_yarn = || {
+        s.unsupported(
+            "query scaling (`attention.temperature_scale`) without YaRN (`rope.scaling.type`)",
+        )
+    };
     with_growth(config, growth, no_yarn)
 }
 

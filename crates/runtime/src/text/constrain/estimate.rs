@@ -244,8 +244,8 @@ impl<'a> Estimator<'a> {
         size.divisor = largest.max_by_key(|it| it.coefficient).unwrap_or(divisor);
         if size.divisor.coefficient > MAX_DIVISOR {
             let problem = format!(
-                "the `multipleOf` values that apply here have the least common multiple {}, at \
-                 most {MAX_DIVISOR} is supported",
+                "the `multipleOf` values that apply here have the least common multiple {}; the \
+                 maximum is {MAX_DIVISOR}",
                 size.divisor.coefficient as f64 / 10_f64.powi(size.divisor.decimals as i32)
             );
             return Err(fail(at, problem));
@@ -300,7 +300,7 @@ mod tests {
         let of_properties = json!({"properties": {"x": {"allOf": [
             {"properties": {"n": {"multipleOf": 9973}}},
             {"properties": {"n": {"multipleOf": 9967}}, "required": ["n"]}]}}});
-        check(&of_properties, Err("at /properties/x/properties/n: the numbers"));
+        check(&of_properties, Err("at /properties/x/properties/n: the `multipleOf`"));
         let apart = json!({"allOf": [{"properties": {"n": {"multipleOf": 9973}}},
                                      {"properties": {"m": {"multipleOf": 9967}}}]});
         check(&apart, Ok(()));
