@@ -16,7 +16,7 @@ function chunk(delta: object, more: object = {}) {
 test("chunks add up to an answer with its times", () => {
   const turn = newTurn();
   const answer = new Answer(turn, 1000, 100);
-  answer.add(chunk({ role: "assistant" }), 1100);
+  answer.add({ model: "own", ...chunk({ role: "assistant" }) }, 1100);
   answer.add(chunk({ reasoning_content: "hm" }), 1200);
   answer.add(chunk({ reasoning_content: "m" }), 1400);
   const logprobs = { content: [{ token: "Hi", logprob: -0.1, top_logprobs: [{ token: "Yo", logprob: -3 }] }] };
@@ -28,6 +28,7 @@ test("chunks add up to an answer with its times", () => {
   assert.deepEqual(turn.stats, { promptTokens: 7, cachedTokens: 0, answerTokens: 4, firstTokenMs: 200, decodeMs: 500 });
   assert.deepEqual(turn.tokens, [{ text: "Hi", logprob: -0.1, top: [{ text: "Yo", logprob: -3 }] }]);
   assert.equal(speed(turn), 6);
+  assert.equal(turn.model, "own");
 });
 
 test("calls arrive in pieces", () => {

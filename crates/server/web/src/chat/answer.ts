@@ -9,6 +9,7 @@ interface Logprob {
 }
 
 interface Chunk {
+  model?: string;
   error?: { message: string; code?: string | null; type?: string };
   usage?: {
     prompt_tokens: number;
@@ -68,6 +69,8 @@ export class Answer {
       throw new ServerError(message, 0, code ?? type ?? "");
     }
     const { turn } = this;
+    // The server knows which one answers, even where the list of models is not here yet.
+    if (chunk.model) turn.model = chunk.model;
     const choice = chunk.choices?.[0];
     if (choice) {
       const { content, reasoning_content: reasoning, tool_calls: calls } = choice.delta;
