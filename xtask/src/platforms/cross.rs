@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use super::{Platform, apple};
 use crate::clients::install::{Environment, program};
@@ -20,20 +20,20 @@ pub(crate) fn fetch() -> Result<()> {
     ENVIRONMENT.install(NAME).map(drop)
 }
 
-/// Installs the standard library for a platform, if it is missing; false, and a line that says so,
-/// where there is no rustup.
+/// Installs the standard library for a platform, if it is missing; false, and a line that says why,
+/// where it cannot be had: without rustup, or from a machine that does not reach its server.
 pub(super) fn install_target(triple: &str) -> Result<bool> {
-    let Ok(installed) =
-        shell::output(shell::command("rustup").args(["target", "list", "--installed"]))
-    else {
-        println!(
-            "platforms: no rustup, by which the standard library for {triple} comes: not compiled"
-        );
+    let missing = |why: &str| println!("platforms: no standard library for {triple}: {why}");
+    let mut list = shell::command("rustup");
+    let Ok(installed) = shell::output(list.args(["target", "list", "--installed"])) else {
+        missing("rustup, which installs it, is not here");
         return Ok(false);
     };
-    if installed.lines().all(|line| line != triple) {
-        let add = shell::check(shell::command("rustup").args(["target", "add", triple]));
-        add.with_context(|| format!("no standard library for {triple}"))?;
+    if installed.lines().all(|line| line != triple)
+        && let Err(error) = shell::check(shell::command("rustup").args(["target", "add", triple]))
+    {
+        missing(&format!("{error:#}"));
+        return Ok(false);
     }
     Ok(true)
 }

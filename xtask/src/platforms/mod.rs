@@ -47,7 +47,7 @@ impl Platform {
     }
 }
 
-/// Lints the workspace for each platform; without rustup, says that it does not.
+/// Lints the workspace for each platform whose standard library can be had, and says which ones are left out.
 pub(crate) fn run() -> Result<Totals> {
     let mut totals = Totals::default();
     let host = shell::host()?;
@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result<Totals> {
 pub(crate) fn build(platform: Platform, args: &[&str]) -> Result<PathBuf> {
     ensure!(
         cross::install_target(platform.triple)?,
-        "the standard library for {} comes by rustup, which is not installed",
+        "building for {} needs its standard library",
         platform.triple
     );
     let mut build = cross::cargo("zigbuild", platform)?;
