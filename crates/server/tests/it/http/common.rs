@@ -65,9 +65,19 @@ fn write_model_with(path: &Path, keys: &[(&str, GgufValue)]) {
     gguf.write_file(path).expect("write");
 }
 
+/// The seed of requests that say none: what a test asks for is answered alike in every run.
+const SEED: u64 = 1;
+
 /// The processor, with one thread.
 pub(crate) fn cpu() -> CpuBackend {
     CpuBackend::new(Some(1), None).expect("the CPU")
+}
+
+/// What this engine serves under this name.
+fn named(name: &str, engine: Engine) -> ServedModel {
+    let mut served = ServedModel::new(name, engine);
+    served.sampling.seed = Some(SEED);
+    served
 }
 
 /// The tiny model under its names.
@@ -89,7 +99,7 @@ fn tiny_model_with(
         LoadOptions { max_seq_len, max_seqs: 4, prefix_cache: true, ..LoadOptions::default() };
     let model = Model::load(&path, &cpu(), &options).expect("the model loads");
     let engine = Engine::start(model, engine).expect("the engine starts");
-    let mut served = ServedModel::new("tiny", engine);
+    let mut served = named("tiny", engine);
     served.aliases = vec!["small".to_owned(), "org/tiny".to_owned()];
     served
 }
@@ -174,7 +184,7 @@ impl TestServer {
         let options = LoadOptions { output, max_seq_len: Some(64), ..LoadOptions::default() };
         let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
-        self.state.models().add(ServedModel::new("vectors", engine)).expect("a unique name");
+        self.state.models().add(named("vectors", engine)).expect("a unique name");
     }
 
     /// Serves the tiny LFM2, whose layers carry states, as `hybrid`.
@@ -189,7 +199,7 @@ impl TestServer {
         let path = path.join("model-f32.gguf");
         let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
-        self.state.models().add(ServedModel::new("hybrid", engine)).expect("a unique name");
+        self.state.models().add(named("hybrid", engine)).expect("a unique name");
     }
 
     /// Tells the server to end and does not wait for it.
