@@ -560,6 +560,15 @@ struct NVFP4 : Integer<NVFP4> {
   }
 };
 
+// Elements 4 * piece to 4 * piece + 3, for those who round them to 16 bits: what is subtracted from is not rounded.
+template <class B>
+__device__ __forceinline__ float4 weights(const B& unit, int piece) {
+  const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
+  const float4 v = unit.piece(piece);
+  if (!B::has_min) return {scale * v.x, scale * v.y, scale * v.z, scale * v.w};
+  return {fmaf(scale, v.x, -min), fmaf(scale, v.y, -min), fmaf(scale, v.z, -min), fmaf(scale, v.w, -min)};
+}
+
 // Four values of a row of `n`, the first of them number `at`; what is behind the row's end is zero.
 template <bool may_end>
 __device__ __forceinline__ float4 row_piece(const float* row, int at, int n) {

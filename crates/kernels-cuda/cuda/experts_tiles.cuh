@@ -22,7 +22,7 @@ struct ExpertTile {
     const uint4 tile = pairs.tiles[1 + index];
     if (tile.z > XT) __trap();
     expert = tile.x;
-    rows = {source, nullptr, int(tile.z)};
+    rows = {source, int(tile.z)};
     for (uint32_t i = threadIdx.x; i < tile.z; i += blockDim.x) {
       const uint32_t pair = pairs.order[tile.y + i], slot = pair % pairs.n_chosen;
       row[i] = pair / pairs.n_chosen;
@@ -31,6 +31,17 @@ struct ExpertTile {
     }
     __syncthreads();
     return true;
+  }
+
+  // Stores the results of a row of activations, as `each_row` has them.
+  template <int n>
+  __device__ __forceinline__ void store(
+      const float (&sum)[1][n], float scale, float* out, int x_row, int row, int n_rows) const {
+    float* to = out + (target[x_row] + row);
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+      if (fragment_offset(i) < n_rows - row) to[fragment_offset(i)] = scale * sum[0][i];
+    }
   }
 };
 
@@ -48,10 +59,10 @@ __device__ __forceinline__ void expert_matmul_half(
   Tile tile;
   tile.run(shared, w, size_t(expert) * n_rows + first_row, ::min(WT, n_rows - first_row),
            reinterpret_cast<const typename Tile::T*>(x), 1, rows, n_cols);
-  tile.each([&](int x_row, int w_row, float sum) {
-    if (x_row >= rows.n || first_row + w_row >= n_rows) return;
-    if (scales) sum *= scales[of_pairs.row[x_row]];
-    out[of_pairs.target[x_row] + first_row + w_row] = sum;
+  tile.each([&](int x_row, int w_row, const auto& sum) {
+    if (x_row >= rows.n) return;
+    const float scale = scales ? scales[of_pairs.row[x_row]] : 1.0f;
+    of_pairs.store(sum, scale, out, x_row, first_row + w_row, n_rows);
   });
 }
 
@@ -68,9 +79,8 @@ __device__ __forceinline__ void expert_matmul_int8(
   x.stride = 1;
   Tile tile;
   tile.run(shared, w, size_t(expert) * n_rows + first_row, ::min(WT, n_rows - first_row), x, rows, n_cols);
-  tile.each([&](int x_row, int w_row, float sum) {
-    if (x_row >= rows.n || first_row + w_row >= n_rows) return;
-    out[of_pairs.target[x_row] + first_row + w_row] = sum;
+  tile.each([&](int x_row, int w_row, const auto& sum) {
+    if (x_row < rows.n) of_pairs.store(sum, 1.0f, out, x_row, first_row + w_row, n_rows);
   });
 }
 

@@ -6,9 +6,10 @@ constexpr int rows = 8;   // of a block
 constexpr int warps = 8;  // with four steps of 16 columns each
 constexpr uint32_t all_lanes = 0xffffffffu;
 
-// x: [n_rows, n_cols], rows at multiples of 16 bytes; out: by eights of columns, `out_rows` rows of them each, with zeros up to
-// a multiple of 128 columns. Of a span of 128 columns, a step j of 16 has numbers 32 c + 4 j to 32 c + 4 j + 3, for c from 0
-// to 3: the first two of each c are an eight, and the last two the next one. F16 has a power of two for each row, whose
+// x: [n_rows, n_cols], rows at multiples of 16 bytes; out: by four steps of 16 columns, `out_rows` rows of them each, with
+// zeros up to a multiple of 128 columns. Of a span of 128 columns, a step j has numbers 32 c + 4 j to 32 c + 4 j + 3, for c
+// from 0 to 3: the first two of each c are a piece of 16 bytes, and the last two the next one. Piece `i` of the eight of a
+// row lies at `i ^ row % 8`, which is how products swizzle rows of 128 bytes. F16 has a power of two for each row, whose
 // inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
 template <class T>
 __device__ __forceinline__ void group_rows(
@@ -39,8 +40,10 @@ __device__ __forceinline__ void group_rows(
     first[c] = pack2<T>(scale * v.x, scale * v.y);
     second[c] = pack2<T>(scale * v.z, scale * v.w);
   }
-  out[size_t(2 * at) * out_rows + row] = {first[0], first[1], first[2], first[3]};
-  out[size_t(2 * at + 1) * out_rows + row] = {second[0], second[1], second[2], second[3]};
+  uint4* to = out + (size_t(at / 4) * out_rows + row) * 8;
+  const int piece = at % 4 * 2;
+  to[piece ^ row % 8] = {first[0], first[1], first[2], first[3]};
+  to[piece + 1 ^ row % 8] = {second[0], second[1], second[2], second[3]};
 }
 
 #define MAKE_GROUP(NAME, T)                                                                                           \

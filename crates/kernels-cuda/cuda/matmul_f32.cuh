@@ -100,37 +100,20 @@ struct Tile {
       }
     }
   }
-
-  // Calls `f` with the row of activations, the row of weights and the sum of each result, as the tile counts them.
-  template <class F>
-  __device__ __forceinline__ void each(const F& f) const {
-    const int x_row = threadIdx.x / 16, w_row = threadIdx.x % 16;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-#pragma unroll
-      for (int j = 0; j < 4; j++) f(x_row + 16 * i, w_row + 16 * j, sum[i][j]);
-  }
 };
 
-// x: [n_batch, n_cols], bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
+// x: [n_batch, n_cols].
 template <class B>
-__device__ __forceinline__ void matmul(
-    const Planes& w, const float* x, int x_stride, const float* bias, const float* residual, int residual_stride,
-    float* out, int out_stride, int n_rows, int n_cols, int n_batch) {
+__device__ __forceinline__ void matmul(const Planes& w, const float* x, int x_stride, int n_cols, const Ends& ends) {
   __shared__ Shared shared;
   const int first_x = blockIdx.x * side, first_row = blockIdx.y * side;
-  const TileRows rows = {nullptr, nullptr, ::min(side, n_batch - first_x)};
+  const TileRows rows = {nullptr, ::min(side, ends.n_batch - first_x)};
   Tile<B> tile;
-  tile.run(shared, w, first_row, ::min(side, n_rows - first_row), x + size_t(first_x) * x_stride, x_stride, rows,
+  tile.run(shared, w, first_row, ::min(side, ends.n_rows - first_row), x + size_t(first_x) * x_stride, x_stride, rows,
            n_cols);
-  tile.each([&](int x_row, int w_row, float sum) {
-    const int row = first_row + w_row;
-    if (x_row >= rows.n || row >= n_rows) return;
-    const size_t to = first_x + rows.target(x_row);
-    if (bias) sum += bias[row];
-    if (residual) sum += residual[to * residual_stride + row];
-    out[to * out_stride + row] = sum;
-  });
+  const int col = first_x + threadIdx.x / 16, row = first_row + threadIdx.x % 16;
+  const auto sixteen = [](int i) { return 16 * i; };
+  ends.store(tile.sum, [&](int i) { return col + 16 * i; }, row, sixteen);
 }
 
 }  // namespace in_f32
@@ -140,6 +123,6 @@ __device__ __forceinline__ void matmul(
       const uint4* main, const uint8_t* high, const uint8_t* head, const float* x, int x_stride,                \
       const float* bias, const float* residual, int residual_stride, float* out, int out_stride, int n_rows,    \
       int n_cols, int n_batch) {                                                                                \
-    in_f32::matmul<TYPE>({main, high, head}, x, x_stride, bias, residual, residual_stride, out, out_stride, n_rows,     \
-                 n_cols, n_batch);                                                                              \
+    in_f32::matmul<TYPE>({main, high, head}, x, x_stride, n_cols,                                               \
+                         {bias, residual, residual_stride, out, out_stride, n_rows, n_batch});                  \
   }

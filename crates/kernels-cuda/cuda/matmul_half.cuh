@@ -62,13 +62,12 @@ struct Tile {
     B unit[own_units];
 
     auto load_x = [&](int stage, int col) {
-#pragma unroll
-      for (int i = thread; i < XT * chunks; i += threads) {
+      each_of_thread<XT * chunks, threads>([&](int i) {
         const int row = i / chunks, chunk = i % chunks;
         const int at = col + 8 * chunk;
         const bool inside = at < n_cols;
         copy16(&shared.x[stage][place(row, chunk)], x + uint32_t(rows.source(row) * x_stride + (inside ? at : 0)), inside);
-      }
+      });
       commit_copies();
     };
     auto load_w = [&](int col) {
@@ -141,10 +140,7 @@ struct Tile {
       uint32_t word[4];
 #pragma unroll
       for (int i = 0; i < 2; i++) {
-        const int piece = 2 * chunk + i;
-        const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
-        float4 v = unit.piece(piece);
-        v = {scale * v.x - min, scale * v.y - min, scale * v.z - min, scale * v.w - min};
+        const float4 v = weights(unit, 2 * chunk + i);
         word[2 * i] = pack2<T>(v.x, v.y);
         word[2 * i + 1] = pack2<T>(v.z, v.w);
       }
@@ -152,44 +148,34 @@ struct Tile {
     }
   }
 
-  // Calls `f` with the row of activations, the row of weights and the sum of each result, as the tile counts them.
+  // Calls `f` with the rows of activations and of weights, as the tile counts them, and sums as `each_row` has them.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-      for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int x_row = warp / WW * (XT / WX) + 16 * m + lane / 4 + i / 2 * 8;
-          const int w_row = warp % WW * (WT / WW) + 8 * n + lane % 4 * 2 + i % 2;
-          f(x_row, w_row, sum[m][n][i]);
-        }
+    const int warp = threadIdx.x / 32, first_w = warp % WW * (WT / WW);
+    each_row(sum, warp / WW * (XT / WX), [&](int x_row, auto& of_row) { f(x_row, first_w + fragment_row(), of_row); });
   }
 };
 
-// x: [n_batch, x_stride], scales: of rows of x, [n_batch] or null, bias: [n_rows] or null, residual: [n_batch, n_rows] or
-// null, out: [n_batch, n_rows].
+// x: [n_batch, x_stride], scales: of rows of x, [n_batch] or null.
 template <class B, int XT, int WT, int WX, int WW, int depth>
 __device__ __forceinline__ void matmul(
-    const Planes& w, const void* x, int x_stride, const float* scales, const float* bias, const float* residual,
-    int residual_stride, float* out, int out_stride, int n_rows, int n_cols, int n_batch) {
+    const Planes& w, const void* x, int x_stride, const float* scales, int n_cols, const Ends& ends) {
   using Tile = Tile<B, XT, WT, WX, WW, depth>;
   __shared__ typename Tile::Shared shared;
   const int first_x = blockIdx.x * XT, first_row = blockIdx.y * WT;
-  const TileRows rows = {nullptr, nullptr, ::min(XT, n_batch - first_x)};
+  const TileRows rows = {nullptr, ::min(XT, ends.n_batch - first_x)};
   Tile tile;
-  tile.run(shared, w, first_row, ::min(WT, n_rows - first_row),
+  tile.run(shared, w, first_row, ::min(WT, ends.n_rows - first_row),
            reinterpret_cast<const typename Tile::T*>(x) + size_t(first_x) * x_stride, x_stride, rows, n_cols);
-  tile.each([&](int x_row, int w_row, float sum) {
-    const int row = first_row + w_row;
-    if (x_row >= rows.n || row >= n_rows) return;
-    const size_t to = first_x + rows.target(x_row);
-    if (scales) sum *= scales[to];
-    if (bias) sum += bias[row];
-    if (residual) sum += residual[to * residual_stride + row];
-    out[to * out_stride + row] = sum;
+  tile.each([&](int x_row, int w_row, auto& sum) {
+    const int col = first_x + x_row;
+    if (col >= ends.n_batch) return;
+    if (scales) {
+      const float scale = scales[col];
+#pragma unroll
+      for (float& one : sum[0]) one *= scale;
+    }
+    ends.store(sum, [&](int) { return col; }, first_row + w_row, fragment_offset);
   });
 }
 
@@ -200,6 +186,7 @@ __device__ __forceinline__ void matmul(
       const uint4* main, const uint8_t* high, const uint8_t* head, const void* x, int x_stride,              \
       const float* scales, const float* bias, const float* residual, int residual_stride, float* out,        \
       int out_stride, int n_rows, int n_cols, int n_batch) {                                                 \
-    in_half::matmul<TYPE, XT, WT, WX, WW, DEPTH>({main, high, head}, x, x_stride, scales, bias, residual,    \
-                                                 residual_stride, out, out_stride, n_rows, n_cols, n_batch); \
+    in_half::matmul<TYPE, XT, WT, WX, WW, DEPTH>(                                                            \
+        {main, high, head}, x, x_stride, scales, n_cols,                                                     \
+        {bias, residual, residual_stride, out, out_stride, n_rows, n_batch});                                \
   }

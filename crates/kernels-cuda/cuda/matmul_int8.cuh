@@ -55,14 +55,13 @@ struct Tile {
     B unit[own_units];
 
     auto load_x = [&](int stage, int col) {
-#pragma unroll
-      for (int i = thread; i < XT * chunks; i += threads) {
+      each_of_thread<XT * chunks, threads>([&](int i) {
         const int row = i / chunks, chunk = i % chunks, block = col / 32 + chunk / 2;
         const bool inside = block < n_blocks;
         const uint32_t from = rows.source(row) * x.stride + (inside ? block : 0);
         copy16(&shared.x[stage][place(row, chunk)], x.quants + (size_t(from) * 2 + chunk % 2), inside);
         if (chunk % 2 == 0) copy8(&shared.blocks[stage][chunk / 2][row], x.blocks + from, inside);
-      }
+      });
       commit_copies();
     };
     auto load_w = [&](int col) {
@@ -239,45 +238,30 @@ struct Tile {
     }
   }
 
-  // Calls `f` with the row of activations, the row of weights and the sum of each result, as the tile counts them.
+  // Calls `f` with the rows of activations and of weights, as the tile counts them, and sums as `each_row` has them.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int warp = threadIdx.x / 32, first_w = warp % WW * (WT / WW);
     if (warp >= WX * WW) return;
-#pragma unroll
-    for (int m = 0; m < MT; m++)
-#pragma unroll
-      for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int x_row = warp / WW * (XT / WX) + 16 * m + lane / 4 + i / 2 * 8;
-          const int w_row = warp % WW * (WT / WW) + 8 * n + lane % 4 * 2 + i % 2;
-          f(x_row, w_row, sum[m][n][i]);
-        }
+    each_row(sum, warp / WW * (XT / WX), [&](int x_row, auto& of_row) { f(x_row, first_w + fragment_row(), of_row); });
   }
 };
 
-// bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
 template <class B, int XT, int WT, int WX, int WW, int WK, int depth>
-__device__ __forceinline__ void matmul(
-    const Planes& w, Quantized x, const float* bias, const float* residual, int residual_stride, float* out,
-    int out_stride, int n_rows, int n_cols, int n_batch) {
+__device__ __forceinline__ void matmul(const Planes& w, Quantized x, int n_cols, const Ends& ends) {
   using Tile = Tile<B, XT, WT, WX, WW, WK, depth>;
   __shared__ typename Tile::Shared shared;
   const int first_x = blockIdx.x * XT, first_row = blockIdx.y * WT;
-  const TileRows rows = {nullptr, nullptr, ::min(XT, n_batch - first_x)};
+  const TileRows rows = {nullptr, ::min(XT, ends.n_batch - first_x)};
   x.quants += size_t(first_x) * x.stride * 2;
   x.blocks += size_t(first_x) * x.stride;
   Tile tile;
-  tile.run(shared, w, first_row, ::min(WT, n_rows - first_row), x, rows, n_cols);
+  tile.run(shared, w, first_row, ::min(WT, ends.n_rows - first_row), x, rows, n_cols);
   if constexpr (WK > 1) tile.join(shared);
-  tile.each([&](int x_row, int w_row, float sum) {
-    const int row = first_row + w_row;
-    if (x_row >= rows.n || row >= n_rows) return;
-    const size_t to = first_x + rows.target(x_row);
-    if (bias) sum += bias[row];
-    if (residual) sum += residual[to * residual_stride + row];
-    out[to * out_stride + row] = sum;
+  tile.each([&](int x_row, int w_row, auto& sum) {
+    const int col = first_x + x_row;
+    if (col >= ends.n_batch) return;
+    ends.store(sum, [&](int) { return col; }, first_row + w_row, fragment_offset);
   });
 }
 
@@ -288,7 +272,7 @@ __device__ __forceinline__ void matmul(
       const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* quants, const uint2* blocks,       \
       int x_stride, const float* bias, const float* residual, int residual_stride, float* out, int out_stride,     \
       int n_rows, int n_cols, int n_batch) {                                                                       \
-    in_int8::matmul<TYPE, XT, WT, WX, WW, WK, DEPTH>({main, high, head}, {quants, blocks, x_stride}, bias,         \
-                                                     residual, residual_stride, out, out_stride, n_rows, n_cols,   \
-                                                     n_batch);                                                     \
+    in_int8::matmul<TYPE, XT, WT, WX, WW, WK, DEPTH>(                                                              \
+        {main, high, head}, {quants, blocks, x_stride}, n_cols,                                                    \
+        {bias, residual, residual_stride, out, out_stride, n_rows, n_batch});                                      \
   }

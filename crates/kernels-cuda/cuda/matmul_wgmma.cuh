@@ -1,26 +1,27 @@
 // Products of packed matrices with many rows of activations by the tensor cores of compute capability 9.0, in half
 // precision: F16 weights with F16 activations, all others with both in BF16. Sums are F32.
 //
-// Activations lie in shared memory, where a warp brings them by bulk copies some steps ahead. Weights never do: a warp of
+// Activations lie in shared memory, where a warp brings them by bulk copies some stages ahead. Weights never do: a warp of
 // four that multiply together has 16 rows, and unpacks them to the fragments that the instruction takes from registers,
-// while the product in front of it is under way. The columns of a sum are added in one order, so its bits do not depend on
+// while the products in front of it are under way. The columns of a sum are added in one order, so its bits do not depend on
 // the size of the tile or the number of rows.
 //
 // Columns are taken in spans of 128. Of a row of weights, each of the four lanes that share it has 32 neighbours of a span,
 // which are what it loads at once, and a step of 16 columns takes four of each. `group_rows.cu` brings activations in the
-// same order.
+// same order, and as the instruction has them in shared memory: a stage is 64 columns, of which a row has 128 bytes, swizzled.
 #pragma once
 
 #include "blocks.cuh"
-#include "tensor.cuh"
+#include "tiles.cuh"
 
 namespace by_groups {
 
 constexpr int span = 128;            // columns
 constexpr int span_steps = span / 16;  // of the instruction
-constexpr int groups = 2;            // of four warps, each with 64 rows of weights
-constexpr int stages = 20;           // what a launch gives dynamic shared memory for
-constexpr int stage_bytes = 8192;
+constexpr int stage_steps = 4;
+constexpr int row_bytes = 32 * stage_steps;
+constexpr int groups = 2;             // of four warps, each with 64 rows of weights
+constexpr int tile_bytes = 20 * 8192;  // what a launch gives dynamic shared memory for, beside the barriers
 
 template <class B>
 struct Of {
@@ -31,13 +32,11 @@ struct Of<F16> {
   using T = __half;
 };
 
-// Two pairs of neighbours of a piece of weights, less their minimum.
+// Two pairs of neighbours of a piece.
 template <class B>
-__device__ __forceinline__ uint2 weights(const B& unit, int piece) {
-  const float4 v = unit.piece(piece);
-  const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
-  return {pack2<__nv_bfloat16>(scale * v.x - min, scale * v.y - min),
-          pack2<__nv_bfloat16>(scale * v.z - min, scale * v.w - min)};
+__device__ __forceinline__ uint2 pairs_of(const B& unit, int piece) {
+  const float4 v = weights(unit, piece);
+  return {pack2<__nv_bfloat16>(v.x, v.y), pack2<__nv_bfloat16>(v.z, v.w)};
 }
 
 // A lane's share of a span of a row: 32 columns, of which a step takes four. Here they are a unit.
@@ -49,7 +48,7 @@ struct Share {
   __device__ __forceinline__ void load(const Planes& w, size_t row_at, int at, int n_units, int c) {
     unit.load(w, row_at + min(4 * at + c, n_units - 1));
   }
-  __device__ __forceinline__ uint2 pairs(int step) const { return weights(unit, step); }
+  __device__ __forceinline__ uint2 pairs(int step) const { return pairs_of(unit, step); }
 };
 
 // Here two units.
@@ -61,7 +60,7 @@ struct Share<Q8_0> {
 #pragma unroll
     for (int i = 0; i < 2; i++) unit[i].load(w, row_at + min(8 * at + 2 * c + i, n_units - 2 + i));
   }
-  __device__ __forceinline__ uint2 pairs(int step) const { return weights(unit[step / 4], step % 4); }
+  __device__ __forceinline__ uint2 pairs(int step) const { return pairs_of(unit[step / 4], step % 4); }
 };
 
 // And here four, which are multiplied as they are. A product reads its registers for as long as it is under way, and the
@@ -120,12 +119,11 @@ __device__ __forceinline__ void copy_bulk(void* to, const void* from, int n_byte
       : "memory");
 }
 
-// Where 16 columns of a tile of `X` rows of activations lie, for the instruction: without swizzling, eight rows of eight
-// columns are 128 neighbouring bytes, the next eight rows follow, and the next eight columns are those of all rows further.
-template <int X>
-__device__ __forceinline__ uint64_t descriptor(const void* at) {
-  const uint64_t next_columns = X * 16, next_rows = 128;
-  return uint64_t((shared_address(at) & 0x3ffff) >> 4) | next_columns >> 4 << 16 | next_rows >> 4 << 32;
+// Where 16 columns of a stage lie, for the instruction: eight rows of 128 bytes are neighbours, whose pieces of 16 bytes are
+// swizzled, and the next eight follow. The first of them lies at a multiple of its size.
+__device__ __forceinline__ uint64_t descriptor(const void* stage, int step) {
+  const uint64_t next_rows = 8 * row_bytes, swizzle_128 = 1;
+  return uint64_t((shared_address(stage) + 32 * step & 0x3ffff) >> 4) | next_rows >> 4 << 32 | swizzle_128 << 62;
 }
 
 #define SUMS_8(i)                                                                                                    \
@@ -185,16 +183,15 @@ __device__ __forceinline__ void fence_sums(float (&d)[64]) {
 __device__ __forceinline__ void fence_sums(float (&d)[128]) {
   asm volatile("wgmma.fence.sync.aligned;" : SUMS_128 : : "memory");
 }
-__device__ __forceinline__ void fence_fragment(uint32_t (&a)[4]) {
-  asm volatile("wgmma.fence.sync.aligned;" : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3]) : : "memory");
+#define FRAGMENTS(a) \
+  "+r"(a[0][0]), "+r"(a[0][1]), "+r"(a[0][2]), "+r"(a[0][3]), "+r"(a[1][0]), "+r"(a[1][1]), "+r"(a[1][2]), "+r"(a[1][3])
+__device__ __forceinline__ void fence_fragments(uint32_t (&a)[2][4]) {
+  asm volatile("wgmma.fence.sync.aligned;" : FRAGMENTS(a) : : "memory");
 }
 __device__ __forceinline__ void end_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Waits for all groups of products but the last one: then nothing reads the fragment `a` of the one in front of it.
-__device__ __forceinline__ void wait_for_last_but_one(uint32_t (&a)[4]) {
-  asm volatile("wgmma.wait_group.sync.aligned 1;"
-               : "+r"(a[0]), "+r"(a[1]), "+r"(a[2]), "+r"(a[3])
-               :
-               : "memory");
+// Waits for all groups of products but the last one: then nothing reads the fragments `a` of the one in front of it.
+__device__ __forceinline__ void wait_for_last_but_one(uint32_t (&a)[2][4]) {
+  asm volatile("wgmma.wait_group.sync.aligned 1;" : FRAGMENTS(a) : : "memory");
 }
 // Waits for all of them: no sum is read in front of this.
 __device__ __forceinline__ void wait_for_products(float (&d)[64]) {
@@ -206,17 +203,14 @@ __device__ __forceinline__ void wait_for_products(float (&d)[128]) {
 
 // A block has 64 rows of weights for each group of four warps, X rows of activations, and four warps more, one of which copies.
 //
-// x: by eights of columns, `x_rows_of_all` rows of them each, as `group_rows.cu` makes them. scales: of rows of x, or null.
-// bias: [n_rows] or null, residual: [n_batch, n_rows] or null, out: [n_batch, n_rows].
+// x: by stages, `x_rows_of_all` rows of them each, as `group_rows.cu` makes them. scales: of rows of x, or null.
 template <class B, int X>
 __device__ __forceinline__ void matmul(
-    const Planes& w, const uint4* x, int x_rows_of_all, const float* scales, const float* bias, const float* residual,
-    int residual_stride, float* out, int out_stride, int n_rows, int n_cols, int n_batch) {
+    const Planes& w, const uint4* x, int x_rows_of_all, const float* scales, int n_cols, const Ends& ends) {
   using T = typename Of<B>::T;
-  constexpr int stage_steps = stage_bytes / (X * 32);
-  extern __shared__ __align__(128) uint4 tile[];  // [stages, stage_bytes / 16]
-  constexpr int stage_len = stage_bytes / 16;
-  __shared__ uint64_t full[stages], empty[stages];
+  constexpr int stage_bytes = X * row_bytes, stage_len = stage_bytes / 16, stages = tile_bytes / stage_bytes;
+  extern __shared__ __align__(8 * row_bytes) uint4 tile[];  // [stages, stage_len], then the barriers
+  uint64_t *full = reinterpret_cast<uint64_t*>(tile + stages * stage_len), *empty = full + stages;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
   const int first_x = blockIdx.x * X, n_spans = (n_cols + span - 1) / span;
   if (threadIdx.x == 0) {
@@ -234,9 +228,8 @@ __device__ __forceinline__ void matmul(
       const int stage = i % stages, round = i / stages;
       if (round > 0) wait_barrier(empty + stage, (round - 1) % 2);
       arrive_expecting(full + stage, stage_bytes);
-      for (int e = 0; e < 2 * stage_steps; e++) {
-        copy_bulk(tile + stage * stage_len + e * X, x + size_t(i * 2 * stage_steps + e) * x_rows_of_all + first_x, X * 16, full + stage);
-      }
+      const uint4* from = x + (size_t(i) * x_rows_of_all + first_x) * (row_bytes / 16);
+      copy_bulk(tile + stage * stage_len, from, stage_bytes, full + stage);
     }
     return;
   }
@@ -245,8 +238,8 @@ __device__ __forceinline__ void matmul(
   const int first_row = blockIdx.y * (64 * groups) + warp * 16 + g;
   const int n_units = (n_cols + B::len - 1) / B::len;
   // Behind the last row, the last one is multiplied again and not stored.
-  const size_t row_at[2] = {size_t(min(first_row, n_rows - 1)) * n_units,
-                            size_t(min(first_row + 8, n_rows - 1)) * n_units};
+  const size_t row_at[2] = {size_t(min(first_row, ends.n_rows - 1)) * n_units,
+                            size_t(min(first_row + 8, ends.n_rows - 1)) * n_units};
   Share<B> share[2];
   share[0].load(w, row_at[0], 0, n_units, c), share[1].load(w, row_at[1], 0, n_units, c);
   wait_for_launch();
@@ -254,43 +247,54 @@ __device__ __forceinline__ void matmul(
 #pragma unroll
   for (int i = 0; i < X / 2; i++) d[i] = 0.0f;
   fence_sums(d);
-  uint32_t a[2][4] = {};
+  // Two products go together, for which a lane has what it unpacks beside one another, and a wait less.
+  uint32_t a[2][2][4] = {};
   int stage = 0, phase = 0, before = 0;
   for (int at = 0; at < n_spans; at++) {
     Share<B> next[2];
     const int ahead = min(at + 1, n_spans - 1);
     next[0].load(w, row_at[0], ahead, n_units, c), next[1].load(w, row_at[1], ahead, n_units, c);
 #pragma unroll
-    for (int step = 0; step < span_steps; step++) {
-      uint32_t(&own)[4] = a[step % 2];
-      const uint2 upper = share[0].pairs(step), lower = share[1].pairs(step);
-      own[0] = upper.x, own[1] = lower.x, own[2] = upper.y, own[3] = lower.y;
+    for (int step = 0; step < span_steps; step += 2) {
+      uint32_t(&own)[2][4] = a[step / 2 % 2];
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        const uint2 upper = share[0].pairs(step + i), lower = share[1].pairs(step + i);
+        own[i][0] = upper.x, own[i][1] = lower.x, own[i][2] = upper.y, own[i][3] = lower.y;
+      }
       const int in_stage = step % stage_steps;
       if (in_stage == 0) wait_barrier(full + stage, phase);
-      fence_fragment(own);
-      multiply<T>(d, own, descriptor<X>(tile + stage * stage_len + in_stage * 2 * X));
+      fence_fragments(own);
+#pragma unroll
+      for (int i = 0; i < 2; i++) multiply<T>(d, own[i], descriptor(tile + stage * stage_len, in_stage + i));
       end_products();
-      wait_for_last_but_one(a[(step + 1) % 2]);
-      // With the product in front of this one, the stage in front of this one is done.
+      wait_for_last_but_one(a[(step / 2 + 1) % 2]);
+      // With the products in front of these, the stage in front of this one is done.
       if (in_stage == 0) {
         if (lane == 0 && at + step > 0) arrive(empty + before);
         before = stage;
       }
-      if (in_stage == stage_steps - 1 && ++stage == stages) stage = 0, phase ^= 1;
+      if (in_stage == stage_steps - 2 && ++stage == stages) stage = 0, phase ^= 1;
     }
     share[0] = next[0], share[1] = next[1];
   }
   wait_for_products(d);
 
+  constexpr int at_once = 8;
 #pragma unroll
-  for (int i = 0; i < X / 2; i++) {
-    const int row = first_row + i / 2 % 2 * 8, col = first_x + i / 4 * 8 + 2 * c + i % 2;
-    if (row >= n_rows || col >= n_batch) continue;
-    float sum = d[i];
-    if (scales) sum *= scales[col];
-    if (bias) sum += bias[row];
-    if (residual) sum += residual[size_t(col) * residual_stride + row];
-    out[size_t(col) * out_stride + row] = sum;
+  for (int first = 0; first < X / 4; first += at_once) {
+    const auto col_of = [&](int i) { return first_x + (first + i) / 2 * 8 + 2 * c + i % 2; };
+    float sum[at_once][2];
+#pragma unroll
+    for (int i = 0; i < at_once * 2; i++) sum[i / 2][i % 2] = d[(first + i / 2) / 2 * 4 + i % 2 * 2 + i / 2 % 2];
+    if (scales) {
+#pragma unroll
+      for (int i = 0; i < at_once; i++) {
+        const float scale = col_of(i) < ends.n_batch ? scales[col_of(i)] : 0.0f;
+        sum[i][0] *= scale, sum[i][1] *= scale;
+      }
+    }
+    ends.store(sum, col_of, first_row, [](int i) { return 8 * i; });
   }
 }
 
@@ -301,6 +305,6 @@ __device__ __forceinline__ void matmul(
       const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* x, int x_rows, const float* scales,   \
       const float* bias, const float* residual, int residual_stride, float* out, int out_stride, int n_rows,          \
       int n_cols, int n_batch) {                                                                                      \
-    by_groups::matmul<TYPE, X>({main, high, head}, x, x_rows, scales, bias, residual, residual_stride, out,            \
-                               out_stride, n_rows, n_cols, n_batch);                                                  \
+    by_groups::matmul<TYPE, X>({main, high, head}, x, x_rows, scales, n_cols,                                          \
+                               {bias, residual, residual_stride, out, out_stride, n_rows, n_batch});                  \
   }

@@ -82,22 +82,6 @@ struct Weights {
   }
 };
 
-// What a product ends with.
-struct Ends {
-  const float* bias;      // [n_rows] or null
-  const float* residual;  // [n_batch, n_rows] or null
-  int residual_stride;
-  float* out;  // [n_batch, n_rows]
-  int out_stride, n_rows, n_batch;
-
-  __device__ __forceinline__ void store(int row, int col, float sum) const {
-    if (row >= n_rows || col >= n_batch) return;
-    if (bias) sum += bias[row];
-    if (residual) sum += residual[size_t(col) * residual_stride + row];
-    out[size_t(col) * out_stride + row] = sum;
-  }
-};
-
 // Few rows: a block has 16 * MT rows of the matrix and 4 * NT of activations, a warp one segment. Activations are split
 // on their way to registers.
 template <class B, int MT, int NT>
@@ -170,7 +154,8 @@ __device__ __forceinline__ void few(const Planes& w, const float* x, int x_strid
     float total = 0.0f;
 #pragma unroll
     for (int s = 0; s < n_segments; s++) total += of_segments[s][i / rows][i % rows];
-    ends.store(first_row + i % rows, first_col + i / rows, total);
+    float sum[1][1] = {total};
+    ends.store(sum, [&](int) { return first_col + i / rows; }, first_row + i % rows, [](int) { return 0; });
   }
 }
 
@@ -201,19 +186,17 @@ struct Tile {
     const int length = segment_chunks(n_chunks) * (chunk / W::columns);
 
     auto copy = [&](int stage, int step) {
-#pragma unroll
-      for (int i = thread; i < WT * 4; i += threads) {
+      each_of_thread<WT * 4, threads>([&](int i) {
         const int row = ::min(first_row + i / 4, ends.n_rows - 1), u = step * 4 + i % 4;
         const bool inside = u < n_units;
         copy16(&shared.w[stage][i], w.main + size_t(row) * n_units + (inside ? u : 0), inside);
-      }
-#pragma unroll
-      for (int i = thread; i < XT * chunks; i += threads) {
+      });
+      each_of_thread<XT * chunks, threads>([&](int i) {
         const int row = i / chunks, at = i % chunks;
         const bool inside = first_x + row < 2 * ends.n_batch;
         copy16(&shared.x[stage][place(row, at)],
                x + size_t(inside ? first_x + row : 0) * x_stride + step * W::columns + 8 * at, inside);
-      }
+      });
     };
 
     float sum[MT][NT][4], total[MT][NT][2];
@@ -281,12 +264,13 @@ struct Tile {
     }
 
 #pragma unroll
-    for (int m = 0; m < MT; m++)
+    for (int n = 0; n < NT; n++) {
+      float of_col[1][2 * MT];
 #pragma unroll
-      for (int n = 0; n < NT; n++)
-#pragma unroll
-        for (int half = 0; half < 2; half++)
-          ends.store(first_row + w_row + 16 * m + 8 * half, (first_x + x_row - g) / 2 + 4 * n + c, total[m][n][half]);
+      for (int i = 0; i < 2 * MT; i++) of_col[0][i] = total[i / 2][n][i % 2];
+      const int col = (first_x + x_row - g) / 2 + 4 * n + c;
+      ends.store(of_col, [&](int) { return col; }, first_row + w_row, [](int i) { return 8 * i; });
+    }
   }
 };
 

@@ -3,18 +3,86 @@
 
 #include "tensor.cuh"
 
-// Rows of activations that a tile has, and where their results go: numbers of rows, or in their order where null.
+// Rows of activations that a tile has.
 struct TileRows {
-  const uint32_t* from;
-  const uint32_t* to;
-  int n;  // rows that there are; those behind them repeat the last one and are not stored
+  const uint32_t* from;  // numbers of rows, or null: then they are in their order
+  int n;                 // rows that there are; those behind them repeat the last one and are not stored
 
   __device__ __forceinline__ size_t source(int i) const {
     i = min(i, n - 1);
     return from ? from[i] : i;
   }
-  __device__ __forceinline__ size_t target(int i) const { return to ? to[i] : i; }
 };
+
+// What a product ends with.
+struct Ends {
+  const float* bias;      // [n_rows] or null
+  const float* residual;  // [n_batch, n_rows] or null
+  int residual_stride;
+  float* out;  // [n_batch, n_rows]; it may be `residual`
+  int out_stride, n_rows, n_batch;
+
+  // Stores the sums of some rows of activations, `col_of(c)`, and some rows of the matrix, `row + offset(i)`, where both
+  // exist. What is added to all of them is on its way at once.
+  template <int cols, int rows, class C, class O>
+  __device__ __forceinline__ void store(float (&sum)[cols][rows], const C& col_of, int row, const O& offset) const {
+    const int left = n_rows - row;
+    if (bias) {
+      float more[rows];
+#pragma unroll
+      for (int i = 0; i < rows; i++) more[i] = offset(i) < left ? bias[row + offset(i)] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < cols * rows; i++) sum[i / rows][i % rows] += more[i % rows];
+    }
+    if (residual) {
+      float more[cols][rows];
+#pragma unroll
+      for (int c = 0; c < cols; c++) {
+        const float* from = residual + (size_t(col_of(c)) * residual_stride + row);
+#pragma unroll
+        for (int i = 0; i < rows; i++)
+          more[c][i] = col_of(c) < n_batch && offset(i) < left ? from[offset(i)] : 0.0f;
+      }
+#pragma unroll
+      for (int i = 0; i < cols * rows; i++) sum[i / rows][i % rows] += more[i / rows][i % rows];
+    }
+#pragma unroll
+    for (int c = 0; c < cols; c++) {
+      if (col_of(c) >= n_batch) continue;
+      float* to = out + (size_t(col_of(c)) * out_stride + row);
+#pragma unroll
+      for (int i = 0; i < rows; i++) {
+        if (offset(i) < left) to[offset(i)] = sum[c][i];
+      }
+    }
+  }
+};
+
+// The sums of a warp's fragments by rows of activations: calls `f` with each of these, as `first_x` counts them, and its
+// sums. Number `i` is that of row `fragment_row() + fragment_offset(i)` of the matrix.
+template <int MT, int NT, class F>
+__device__ __forceinline__ void each_row(const float (&sum)[MT][NT][4], int first_x, const F& f) {
+#pragma unroll
+  for (int i = 0; i < 2 * MT; i++) {
+    float of_row[1][2 * NT];
+#pragma unroll
+    for (int j = 0; j < 2 * NT; j++) of_row[0][j] = sum[i / 2][j / 2][i % 2 * 2 + j % 2];
+    f(first_x + threadIdx.x % 32 / 4 + 8 * i, of_row);
+  }
+}
+__device__ __forceinline__ int fragment_row() { return threadIdx.x % 4 * 2; }
+__device__ __forceinline__ constexpr int fragment_offset(int i) { return 8 * (i / 2) + i % 2; }
+
+// Calls `f` with every `threads`-th number below `n`, from that of the thread on. A loop from the thread's number to `n` has
+// as many turns, but a compiler that does not see how many computes all addresses in each of them.
+template <int n, int threads, class F>
+__device__ __forceinline__ void each_of_thread(const F& f) {
+#pragma unroll
+  for (int i = 0; i < (n + threads - 1) / threads; i++) {
+    const int at = threadIdx.x + i * threads;
+    if (n % threads == 0 || at < n) f(at);
+  }
+}
 
 __device__ __forceinline__ void copy16(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from) : "memory");

@@ -26,8 +26,8 @@ const X_ROWS: [usize; 2] = [128, 256];
 const W_ROWS: usize = 128;
 /// Threads of a tile: two groups of four warps that multiply, and one that copies.
 const THREADS: u32 = 384;
-/// Dynamic shared memory of a tile: `stages` of `stage_bytes` in `cuda/matmul_wgmma.cuh`.
-const SHARED_BYTES: u32 = 20 * 8192;
+/// Dynamic shared memory of a tile: `tile_bytes` of `cuda/matmul_wgmma.cuh`, and two barriers for each stage.
+const SHARED_BYTES: u32 = 20 * 8192 + 16 * 10;
 /// Columns of a span: rows are filled up to a multiple of them with zeros.
 const SPAN: usize = 128;
 /// Rows and columns of a block of the kernels that group rows, and its warps.
@@ -114,7 +114,7 @@ impl<D: Device> WgmmaKernels<D> {
 /// Room on a device for rows in half precision, in the order of the products.
 #[derive(Debug)]
 pub struct GroupedRows<D: Device> {
-    /// By eights of columns, `max_rows` of them: 16 bytes each.
+    /// By stages of columns, `max_rows` of them: 128 bytes each, swizzled.
     values: Buffer<D>,
     /// What products of a row in F16 are multiplied with, `f32`: `[max_rows]`.
     scales: Buffer<D>,
@@ -309,6 +309,9 @@ mod tests {
     use crate::testing::{Random, TestDevice, halved, is_card, kernels, on_device, read, weights};
     use crate::{HalfRows, LinearHalf, matmul_half, round_rows};
 
+    /// Columns of a stage, of which a row has neighbouring bytes.
+    const STAGE: usize = 64;
+
     #[test]
     fn rows_are_rounded_in_the_order_of_the_products() {
         let (kernels, stream) = kernels();
@@ -324,13 +327,13 @@ mod tests {
             assert_eq!(GroupedRows::<crate::testing::TestDevice>::bytes(n_rows, n_cols), n_bytes);
             let rows = Rows::new(&at, 0, n_rows, n_cols, stride);
             group.queue(&kernels, &stream, rows, room.rows(half, n_rows, n_cols)).unwrap();
-            let (n_eights, mut scales) = (2 * SPAN / 8, [0.0f32; 11]);
+            let mut scales = [0.0f32; 11];
             if half == HalfType::F16 {
                 room.scales.read(&stream, 0, &mut scales).unwrap();
             }
-            for eight in 0..n_eights {
-                let mut found = vec![0u16; n_rows * 8];
-                room.values.read(&stream, eight * X_ROWS[1] * 16, &mut found).unwrap();
+            for stage in 0..2 * SPAN / STAGE {
+                let mut found = vec![0u16; n_rows * STAGE];
+                room.values.read(&stream, stage * X_ROWS[1] * STAGE * 2, &mut found).unwrap();
                 for row in 0..n_rows {
                     let x = &x[row * stride..][..n_cols];
                     let scale = match half {
@@ -342,13 +345,14 @@ mod tests {
                         }
                         HalfType::BF16 => 1.0,
                     };
-                    for place in 0..8 {
+                    for (i, &found) in found[row * STAGE..][..STAGE].iter().enumerate() {
                         // Pairs of fours, which are 32 columns apart: the first ones in an even eight, the second ones in an
-                        // odd one.
+                        // odd one. Eights are swizzled.
+                        let (eight, place) = (stage * 8 + (i / 8 ^ row % 8), i % 8);
                         let (span, step) = (eight / 16 * SPAN, eight % 16 / 2 * 4);
                         let col = span + place / 2 * 32 + step + eight % 2 * 2 + place % 2;
                         let expected = x.get(col).map_or(0, |x| halved(ty, scale * x).0);
-                        assert_eq!(found[row * 8 + place], expected, "{half:?} {row} {col}");
+                        assert_eq!(found, expected, "{half:?} {row} {col}");
                     }
                 }
             }
