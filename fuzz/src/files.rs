@@ -8,6 +8,7 @@ use realizar_runtime::tokenizer::{EncodeOptions, Tokenizer};
 use realizar_runtime::{Event, GenerateParams, LoadOptions, Model, PackedCache};
 use sha2::{Digest, Sha256};
 use std::fs;
+use std::io::ErrorKind;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -76,7 +77,13 @@ pub(crate) fn config(data: &[u8]) {
     let model = quantized.into_iter().find(|(method, _)| names(method));
     let model = model.map_or("llama", |(_, model)| model);
     let tensors = fixtures().join("archs").join(model).join("model.safetensors");
-    fs::copy(tensors, dir.path().join("model.safetensors")).expect("the repository's fixture");
+    let copy = || fs::copy(&tensors, dir.path().join("model.safetensors"));
+    // libFuzzer's clock is a signal, which may come here.
+    let mut copied = copy();
+    while copied.as_ref().is_err_and(|error| error.kind() == ErrorKind::Interrupted) {
+        copied = copy();
+    }
+    copied.expect("the repository's fixture");
     if let Ok(mut model) = Model::load(dir.path(), &cpu(), &small()) {
         // Settings may make its numbers infinite, which is an error.
         let _ = model.logits(&[1, 2, 3], &[2], 2);
