@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
-    Error, GatedInt8, GatedRows, GroupedRows, HalfRows, Interpreter, Kernels, KvPages, KvSpec,
-    Linear, LinearGrouped, LinearHalf, LinearInt8, List, Matrix, Norm, NormKind, Pairs,
-    QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode,
-    attention_prefill, elementwise, gated_int8, group_rows, half_type, matmul_half, matmul_wgmma,
-    matvec_int8, matvec_parts, norm, quantize, quantize_norm, rope_store, round_rows,
-    takes_quantized,
+    Error, GatedInt8, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter, Kernels, KvPages,
+    KvSpec, Linear, LinearGrouped, LinearHalf, LinearInt8, List, MAX_GATED_ROWS, Matrix, Norm,
+    NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels,
+    attention_decode, attention_prefill, elementwise, gated_int8, group_rows, half_type,
+    is_worth_splitting, matmul_half, matmul_wgmma, matvec_int8, matvec_parts, norm, quantize,
+    quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -52,6 +52,8 @@ struct Shape {
     n_kv_heads: usize,
     head_dim: usize,
     vocab_size: usize,
+    /// Sequences that generate together.
+    batches: &'static [usize],
 }
 
 const SHAPES: [Shape; 2] = [
@@ -64,6 +66,7 @@ const SHAPES: [Shape; 2] = [
         n_kv_heads: 8,
         head_dim: 64,
         vocab_size: 128_256,
+        batches: &[1],
     },
     Shape {
         name: "8B",
@@ -74,6 +77,7 @@ const SHAPES: [Shape; 2] = [
         n_kv_heads: 8,
         head_dim: 128,
         vocab_size: 128_256,
+        batches: &[1, 8, 32, 128],
     },
 ];
 
@@ -84,8 +88,8 @@ const FILES: [(&str, [BlockType; 3]); 3] = [
     ("BF16", [BlockType::BF16; 3]),
 ];
 
-/// Positions in front of a decode row.
-const CONTEXT: usize = 4096;
+/// Positions in front of a decode row alone, and of several.
+const CONTEXTS: [usize; 2] = [4096, 512];
 /// Rows of a prompt.
 const PROMPT: usize = 512;
 /// Rows of matrices and prompts that are counted.
@@ -95,10 +99,27 @@ const PAGE_LEN: usize = 32;
 /// What a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepOf {
-    /// A decode row.
-    One,
+    /// As many decode rows, each of a sequence.
+    Tokens(usize),
     /// A prompt, by `mma.sync` or by `wgmma`.
     Prompt { wgmma: bool },
+}
+
+impl StepOf {
+    fn n_rows(self) -> usize {
+        match self {
+            Self::Tokens(n_rows) => n_rows,
+            Self::Prompt { .. } => PROMPT,
+        }
+    }
+
+    /// Positions of a sequence behind the step.
+    fn kv_len(self) -> usize {
+        match self {
+            Self::Tokens(n_rows) => CONTEXTS[usize::from(n_rows > 1)] + 1,
+            Self::Prompt { .. } => PROMPT,
+        }
+    }
 }
 
 /// What a kernel does in a step: launches, bytes from and to memory, operations as in [`Card::rates`].
@@ -173,8 +194,13 @@ impl Bench {
         Ok(work(&self.device.take_counts()))
     }
 
-    /// Products of one row with matrices in one launch where their types allow it.
-    fn decode_product(&self, parts: &[(BlockType, usize)], n_cols: usize) -> Result<Work, Error> {
+    /// Products of decode rows with matrices in one launch where their types allow it.
+    fn decode_product(
+        &self,
+        parts: &[(BlockType, usize)],
+        n_cols: usize,
+        n_tokens: usize,
+    ) -> Result<Work, Error> {
         let least = parts.iter().map(|p| p.1).min().unwrap_or(1);
         let mut of = Vec::new();
         for sample in SAMPLES {
@@ -183,55 +209,59 @@ impl Bench {
             });
             let matrices = matrices.collect::<Result<Vec<_>, _>>()?;
             let n_rows = matrices.iter().map(Matrix::n_rows).sum();
-            let (x, out) = (self.values(n_cols)?, self.values(n_rows)?);
-            let room = QuantizedRows::new(&self.device, 1, n_cols)?;
-            quantize(
-                &self.kernels,
-                &self.stream,
-                Rows::vector(&x, n_cols),
-                room.rows(0, 1, n_cols),
-            )?;
-            of.push(self.count(|| {
-                if parts[0].0 == BlockType::BF16 {
-                    return matrices.iter().try_for_each(|matrix| {
-                        let out = Rows::vector(&out, matrix.n_rows());
-                        let x = Rows::vector(&x, n_cols);
-                        let linear = Linear { matrix, x, bias: None, residual: None, out };
-                        matvec_parts(&self.kernels, &self.stream, &linear, None)
-                    });
+            let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * n_rows)?);
+            let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
+            let out = Rows::new(&out, 0, n_tokens, n_rows, n_rows);
+            if parts[0].0 == BlockType::BF16 {
+                let room = HalfRows::new(&self.device, 2 * n_tokens, n_cols)?;
+                let halves = room.rows(HalfType::BF16, 0, 2 * n_tokens, n_cols);
+                let split = is_worth_splitting(n_tokens).then_some(halves);
+                if let Some(to) = split {
+                    split_rows(&self.kernels, &self.stream, x, to)?;
                 }
-                let matrices: Vec<_> = matrices.iter().collect();
-                let linear = LinearInt8 {
-                    matrices: &matrices,
-                    x: room.rows(0, 1, n_cols),
-                    bias: None,
-                    residual: None,
-                    out: Rows::vector(&out, n_rows),
-                };
-                matvec_int8(&self.kernels, &self.stream, &linear)
-            })?);
+                of.push(self.count(|| {
+                    matrices.iter().try_for_each(|matrix| {
+                        let out = out.columns(0, matrix.n_rows());
+                        let linear = Linear { matrix, x, bias: None, residual: None, out };
+                        matvec_parts(&self.kernels, &self.stream, &linear, split)
+                    })
+                })?);
+                continue;
+            }
+            let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
+            let to = room.rows(0, n_tokens, n_cols);
+            quantize(&self.kernels, &self.stream, x, to)?;
+            let matrices: Vec<_> = matrices.iter().collect();
+            let linear = LinearInt8 { matrices: &matrices, x: to, bias: None, residual: None, out };
+            of.push(self.count(|| matvec_int8(&self.kernels, &self.stream, &linear))?);
         }
         let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
         Ok(line(&of, least))
     }
 
-    /// The gated products of one row with the halves of a matrix, and their results as 8-bit integers.
-    fn gated_product(&self, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<Work, Error> {
+    /// The gated products of decode rows with the halves of a matrix, and their results as 8-bit integers.
+    fn gated_product(
+        &self,
+        ty: BlockType,
+        (n_rows, n_cols): (usize, usize),
+        n_tokens: usize,
+    ) -> Result<Work, Error> {
         let mut of = Vec::new();
         for sample in SAMPLES {
             let matrix = Matrix::new(&self.device, "weights", ty, 2 * sample, n_cols)?;
-            let (x, out) = (self.values(n_cols)?, self.values(sample)?);
-            let room = QuantizedRows::new(&self.device, 1, n_cols)?;
+            let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * sample)?);
+            let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
+            let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
             let to = GatedRows::new(&self.device, &self.stream, sample)?;
-            let of_x = room.rows(0, 1, n_cols);
-            quantize(&self.kernels, &self.stream, Rows::vector(&x, n_cols), of_x)?;
+            let of_x = room.rows(0, n_tokens, n_cols);
+            quantize(&self.kernels, &self.stream, x, of_x)?;
             let gated = GatedInt8 {
                 matrix: &matrix,
                 up_first: false,
                 bias: None,
                 x: of_x,
                 act: Activation::Silu,
-                out: Rows::vector(&out, sample),
+                out: Rows::new(&out, 0, n_tokens, sample, sample),
                 to: Some(&to),
             };
             of.push(self.count(|| gated_int8(&self.kernels, &self.stream, &gated))?);
@@ -281,27 +311,30 @@ impl Bench {
         Ok(line(&of, n_rows))
     }
 
-    /// Norms, forms of activations, rope, the store and attention of a layer, for the last `n_rows` of `kv_len`
-    /// positions.
-    fn between(
-        &self,
-        shape: &Shape,
-        is_bf16: bool,
-        of: StepOf,
-        kv_len: usize,
-    ) -> Result<Work, Error> {
-        let n_rows = if of == StepOf::One { 1 } else { PROMPT };
+    /// Norms, forms of activations, rope, the store and attention of a layer.
+    fn between(&self, shape: &Shape, is_bf16: bool, of: StepOf) -> Result<Work, Error> {
+        let (n_rows, kv_len) = (of.n_rows(), of.kv_len());
+        let is_decode = matches!(of, StepOf::Tokens(_));
+        let n_seqs = if is_decode { n_rows } else { 1 };
         let &Shape { dim, hidden_dim, n_heads, n_kv_heads, head_dim, .. } = shape;
         let (kernels, stream) = (&self.kernels, &self.stream);
         let (q_cols, kv_cols) = (n_heads * head_dim, n_kv_heads * head_dim);
-        let n_pages = kv_len.div_ceil(PAGE_LEN);
+        let pages_of_seq = kv_len.div_ceil(PAGE_LEN);
+        let n_pages = n_seqs * pages_of_seq;
         let buffer = |cols: usize| self.values(n_rows * cols);
         let (x, gate, up) = (buffer(dim)?, buffer(hidden_dim)?, buffer(hidden_dim)?);
         let (q, k, angles) = (buffer(q_cols)?, buffer(kv_cols)?, buffer(head_dim)?);
         let rows = |buffer, cols| Rows::new(buffer, 0, n_rows, cols, cols);
-        let first = (kv_len - n_rows) as u32;
-        let positions = self.numbers(&(first..kv_len as u32).collect::<Vec<_>>())?;
-        let seqs = self.numbers(&vec![0; n_rows])?;
+        let numbers = |f: &dyn Fn(usize) -> usize, n| {
+            self.numbers(&(0..n).map(|i| f(i) as u32).collect::<Vec<_>>())
+        };
+        // The last position of each sequence, or the last ones of one.
+        let position = |i| if is_decode { kv_len - 1 } else { kv_len - n_rows + i };
+        let seq = |i| if is_decode { i } else { 0 };
+        let slot = |i| seq(i) * pages_of_seq * PAGE_LEN + position(i);
+        let positions = numbers(&position, n_rows)?;
+        let (seqs, slots) = (numbers(&seq, n_rows)?, numbers(&slot, n_rows)?);
+        let bases = numbers(&|i| i * pages_of_seq, n_seqs)?;
         let table = self.numbers(&(0..n_pages as u32).collect::<Vec<_>>())?;
         let tiles: Vec<u32> = (0..n_rows.div_ceil(TILE_ROWS))
             .flat_map(|i| [i * TILE_ROWS, TILE_ROWS.min(n_rows - i * TILE_ROWS)])
@@ -319,7 +352,7 @@ impl Bench {
         let pages = KvPages::new(&self.device, "keys and values", spec)?;
         let widest = dim.max(hidden_dim);
         let eight = QuantizedRows::new(&self.device, n_rows, widest)?;
-        let half = HalfRows::new(&self.device, n_rows, widest)?;
+        let half = HalfRows::new(&self.device, 2 * n_rows, widest)?;
         let grouped = GroupedRows::new(&self.device, n_rows, widest)?;
         let max_kv_len = kv_len.next_multiple_of(256);
         let scratch =
@@ -330,8 +363,11 @@ impl Bench {
                 Some(ty) if of == (StepOf::Prompt { wgmma: true }) => {
                     group_rows(kernels, &self.wgmma, stream, x, grouped.rows(ty, n_rows, cols))
                 }
-                Some(ty) if n_rows > 1 => {
+                Some(ty) if !is_decode => {
                     round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
+                }
+                Some(ty) if is_bf16 && is_worth_splitting(n_rows) => {
+                    split_rows(kernels, stream, x, half.rows(ty, 0, 2 * n_rows, cols))
                 }
                 _ if is_bf16 => Ok(()),
                 _ => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
@@ -344,7 +380,7 @@ impl Bench {
                 bias: None,
             };
             // Decode rows are quantized where they are made.
-            let is_int8 = n_rows == 1 && !is_bf16;
+            let is_int8 = is_decode && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
                 if is_int8 {
@@ -365,7 +401,7 @@ impl Bench {
                 k_norm: None,
                 table: rows(&angles, head_dim),
                 pairs: Pairs::Neighbours,
-                slots: List::new(&positions, 0, n_rows),
+                slots: List::new(&slots, 0, n_rows),
                 pages: &pages,
             };
             rope_store(kernels, stream, &store)?;
@@ -375,7 +411,7 @@ impl Bench {
                 tables: Tables {
                     positions: List::new(&positions, 0, n_rows),
                     seq_of_row: List::new(&seqs, 0, n_rows),
-                    bases: List::new(&seqs, 0, 1),
+                    bases: List::new(&bases, 0, n_seqs),
                     words: List::new(&table, 0, n_pages),
                     reaches: None,
                 },
@@ -387,7 +423,7 @@ impl Bench {
                 sinks: None,
                 out: q,
             };
-            if n_rows == 1 {
+            if is_decode {
                 let arithmetic = AttentionArithmetic::Tensor;
                 attention_decode(kernels, stream, &attention, arithmetic, max_kv_len, &scratch)?;
             } else {
@@ -396,8 +432,8 @@ impl Bench {
             }
             form(q, q_cols)?;
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
-            // The product of a decode row gates and quantizes.
-            if is_int8 {
+            // The product of few decode rows gates and quantizes.
+            if is_int8 && n_rows <= MAX_GATED_ROWS {
                 return Ok(());
             }
             let gated = Elementwise::Gated(Activation::Silu, up);
@@ -406,14 +442,13 @@ impl Bench {
         })
     }
 
-    /// A step with one row of logits.
+    /// A step with logits of each decode row, or of one row.
     fn step(&self, shape: &Shape, types: [BlockType; 3], of: StepOf) -> Result<Work, Error> {
         let &Shape { dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, .. } = shape;
         let [most, special, head] = types;
         let (q_rows, kv_rows) = (n_heads * head_dim, n_kv_heads * head_dim);
         let mut step = Work::new();
-        let kv_len = if of == StepOf::One { CONTEXT + 1 } else { PROMPT };
-        let between = self.between(shape, most == BlockType::BF16, of, kv_len)?;
+        let between = self.between(shape, most == BlockType::BF16, of)?;
         add(&mut step, &between, n_layers as f64);
         // Half of the layers have values and down projections of the second type.
         for ty in [most, special] {
@@ -426,10 +461,11 @@ impl Bench {
                 (&[(ty, dim)], hidden_dim),
             ];
             for (parts, n_cols) in products {
-                if of == StepOf::One {
-                    let product = match parts == gate_up && takes_quantized(most) {
-                        true => self.gated_product(most, hidden_dim, n_cols)?,
-                        false => self.decode_product(parts, n_cols)?,
+                if let StepOf::Tokens(n_tokens) = of {
+                    let gates = takes_quantized(most) && n_tokens <= MAX_GATED_ROWS;
+                    let product = match parts == gate_up && gates {
+                        true => self.gated_product(most, (hidden_dim, n_cols), n_tokens)?,
+                        false => self.decode_product(parts, n_cols, n_tokens)?,
                     };
                     add(&mut step, &product, n_layers as f64 / 2.0);
                     continue;
@@ -441,7 +477,8 @@ impl Bench {
                 }
             }
         }
-        let logits = self.decode_product(&[(head, shape.vocab_size)], dim)?;
+        let n_logits = if let StepOf::Tokens(n_tokens) = of { n_tokens } else { 1 };
+        let logits = self.decode_product(&[(head, shape.vocab_size)], dim, n_logits)?;
         add(&mut step, &logits, 1.0);
         Ok(step)
     }
@@ -496,14 +533,15 @@ fn run() -> Result<(), Error> {
     for shape in &SHAPES {
         for (file, types) in FILES {
             let prompt = |wgmma| StepOf::Prompt { wgmma };
-            for of in [StepOf::One, prompt(false), prompt(true)] {
+            let tokens = shape.batches.iter().map(|&n| StepOf::Tokens(n));
+            for of in tokens.chain([prompt(false), prompt(true)]) {
                 let step = bench.step(shape, types, of)?;
-                let (n_rows, what) = match of {
-                    StepOf::One => (1, format!("a token after {CONTEXT}")),
-                    StepOf::Prompt { wgmma: false } => (PROMPT, format!("a prompt of {PROMPT}")),
-                    StepOf::Prompt { wgmma: true } => {
-                        (PROMPT, format!("a prompt of {PROMPT} by wgmma"))
-                    }
+                let (n_rows, after) = (of.n_rows(), of.kv_len() - 1);
+                let what = match of {
+                    StepOf::Tokens(1) => format!("a token after {after}"),
+                    StepOf::Tokens(n) => format!("a token of {n} sequences after {after}"),
+                    StepOf::Prompt { wgmma: false } => format!("a prompt of {PROMPT}"),
+                    StepOf::Prompt { wgmma: true } => format!("a prompt of {PROMPT} by wgmma"),
                 };
                 let all = |i: usize| step.values().map(|work| work[i]).sum::<f64>();
                 let [h100, h200] = CARDS
