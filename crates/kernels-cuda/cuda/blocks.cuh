@@ -14,6 +14,12 @@ struct Planes {
   const uint4* main;    // [n_rows, n_units]
   const uint8_t* high;  // upper bits of levels, by unit
   const uint8_t* head;  // scales and minimums, by block
+
+  // Those of a matrix whose rows lack their first `eights` times eight units, which are whole blocks.
+  template <class B>
+  __device__ __forceinline__ Planes after(int eights) const {
+    return {main + 8 * eights, high + B::eight_high * eights, head + B::eight_head * eights};
+  }
 };
 
 // Where a kernel is done with what no other kernel writes, such as its weights. Launches that start early wait here for the
@@ -82,10 +88,12 @@ struct Unit {
   __device__ __forceinline__ float min(int) const { return 0.0f; }
 };
 
-// What types of integer levels say: `levels(p)` are those of elements 4 * p to 4 * p + 3, as the bytes of a word.
+// What types of integer levels say: `levels(p)` are those of elements 4 * p to 4 * p + 3, as the bytes of a word. Eight units
+// have `eight_high` and `eight_head` bytes of the other planes.
 template <class B>
 struct Integer : Unit {
   static constexpr bool is_integer = true;
+  static constexpr int eight_high = 0;
   static constexpr bool is_signed = false;  // whether levels are signed bytes; others are below 64
   static constexpr int zero = 0;            // the level that stands for zero
   __device__ __forceinline__ float4 piece(int piece) const {
@@ -157,6 +165,7 @@ struct F8_0 : Unit {
 
 struct Q4_0 : Integer<Q4_0> {
   static constexpr int len = 32, group = 32, zero = 8;
+  static constexpr int eight_head = 16;
   Main main;
   __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
@@ -169,6 +178,7 @@ struct Q4_0 : Integer<Q4_0> {
 
 struct Q4_1 : Integer<Q4_1> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
   __half2 dm;
@@ -184,6 +194,7 @@ struct Q4_1 : Integer<Q4_1> {
 // As Q4_1, with the level that stands for zero in the place of the minimum; its product with the scale is exact.
 struct Q4_Z : Integer<Q4_Z> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
   __half2 dz;
@@ -201,6 +212,7 @@ __device__ __forceinline__ uint32_t fifth_bits(uint32_t high, int piece) { retur
 
 struct Q5_0 : Integer<Q5_0> {
   static constexpr int len = 32, group = 32, zero = 16;
+  static constexpr int eight_high = 32, eight_head = 16;
   Main main;
   uint32_t high;
   __half d;
@@ -217,6 +229,7 @@ struct Q5_0 : Integer<Q5_0> {
 
 struct Q5_1 : Integer<Q5_1> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_high = 32, eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
   uint32_t high;
@@ -236,6 +249,7 @@ struct Q5_1 : Integer<Q5_1> {
 // Half of a block of 32.
 struct Q8_0 : Integer<Q8_0> {
   static constexpr int len = 16, group = 16;
+  static constexpr int eight_head = 8;
   static constexpr bool is_signed = true;
   Main main;
   __half d;
@@ -251,6 +265,7 @@ struct Q8_0 : Integer<Q8_0> {
 // d and dmin. Element 4 * p + i lies in bits 2 * (p / 4) of byte i of word p % 4.
 struct Q2_K : Integer<Q2_K> {
   static constexpr int len = 64, group = 16;
+  static constexpr int eight_head = 40;
   static constexpr bool has_min = true;
   Main main;
   uint32_t scales;
@@ -273,6 +288,7 @@ struct Q2_K : Integer<Q2_K> {
 // by two, and d.
 struct Q3_K : Integer<Q3_K> {
   static constexpr int len = 64, group = 16, zero = 4;
+  static constexpr int eight_high = 64, eight_head = 28;
   Main main;
   uint32_t high[2];
   uint32_t low_scales, high_scales;
@@ -300,7 +316,7 @@ struct Q3_K : Integer<Q3_K> {
 // d, dmin and twelve bytes.
 struct KScales {
   uint4 head;
-  int sub;
+  uint32_t sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     head = reinterpret_cast<const uint4*>(planes.head)[unit / 8];
     sub = unit % 8;
@@ -317,6 +333,7 @@ struct KScales {
 
 struct Q4_K : Integer<Q4_K> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 16;
   static constexpr bool has_min = true;
   Main main;
   KScales k;
@@ -331,6 +348,7 @@ struct Q4_K : Integer<Q4_K> {
 
 struct Q5_K : Integer<Q5_K> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_high = 32, eight_head = 16;
   static constexpr bool has_min = true;
   Main main;
   uint32_t high;
@@ -351,6 +369,7 @@ struct Q5_K : Integer<Q5_K> {
 // element 4 * p + i lie in word p / 4 of the high plane, above bit 2 * (p % 4) of byte i.
 struct Q6_K : Integer<Q6_K> {
   static constexpr int len = 32, group = 16, zero = 32;
+  static constexpr int eight_high = 64, eight_head = 18;
   Main main;
   uint32_t high[2];
   char2 scales;
@@ -373,6 +392,7 @@ struct Q6_K : Integer<Q6_K> {
 // The four nibbles of piece p lie in the half p / 4 of word p % 4.
 struct IQ4_NL : Integer<IQ4_NL> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 16;
   static constexpr bool is_signed = true;
   Main main;
   __half d;
@@ -390,10 +410,11 @@ struct IQ4_NL : Integer<IQ4_NL> {
 // their low nibbles.
 struct IQ4_XS : Integer<IQ4_XS> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 8;
   static constexpr bool is_signed = true;
   Main main;
   uint2 head;
-  int sub;
+  uint32_t sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     head = reinterpret_cast<const uint2*>(planes.head)[unit / 8];
@@ -411,6 +432,7 @@ struct IQ4_XS : Integer<IQ4_XS> {
 // The head is the exponent of the scale, whose half goes with the doubled values of the codebook.
 struct MXFP4 : Integer<MXFP4> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 8;
   static constexpr bool is_signed = true;
   Main main;
   uint32_t e;
@@ -432,6 +454,7 @@ struct MXFP4 : Integer<MXFP4> {
 template <class B>
 struct ThreeBits : Integer<B> {
   static constexpr int len = 64, group = 16;
+  static constexpr int eight_high = 64, eight_head = 20;
   static constexpr bool is_signed = true;
   static constexpr float unit = 0.125f;
   Main main;
@@ -480,11 +503,12 @@ struct IQ1_M : IQ1<IQ1_M> {};
 template <class B>
 struct FourBits : Integer<B> {
   static constexpr int len = 32, group = 32;
+  static constexpr int eight_head = 6;
   static constexpr bool is_signed = true;
   Main main;
   __half d;
   uint32_t factors;
-  int sub;
+  uint32_t sub;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
     main.load(planes, unit);
     const uint16_t* head = reinterpret_cast<const uint16_t*>(planes.head) + unit / 8 * 3;
@@ -520,6 +544,7 @@ struct IQ3_S : FourBits<IQ3_S> {
 template <class B, int units>
 struct TwoBits : Integer<B> {
   static constexpr int len = 64, group = 16, zero = 1;
+  static constexpr int eight_head = 16 / units;
   Main main;
   __half d;
   __device__ __forceinline__ void load(const Planes& planes, size_t unit) {
@@ -542,6 +567,7 @@ struct Q2_0 : TwoBits<Q2_0, 1> {};
 // the doubled values of the codebook; 127 is zero. Levels lie as in IQ4_NL.
 struct NVFP4 : Integer<NVFP4> {
   static constexpr int len = 32, group = 16;
+  static constexpr int eight_head = 16;
   static constexpr bool is_signed = true;
   Main main;
   uint32_t scales;

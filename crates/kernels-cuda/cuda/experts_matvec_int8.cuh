@@ -43,13 +43,13 @@ __device__ __forceinline__ void matvec(
   S span[Rows];
   if (lane < n_spans) {
 #pragma unroll
-    for (int r = 0; r < Rows; r++) span[r].load(w, row_at[r], lane);
+    for (int r = 0; r < Rows; r++) span[r].load(w, row_at[r] + lane * S::n_units);
   }
   for (int s = lane; s < n_spans; s += 32) {
     S next[Rows];
     if (s + 32 < n_spans) {
 #pragma unroll
-      for (int r = 0; r < Rows; r++) next[r].load(w, row_at[r], s + 32);
+      for (int r = 0; r < Rows; r++) next[r].load(w, row_at[r] + (s + 32) * S::n_units);
     }
 #pragma unroll
     for (int b = 0; b < S::n_blocks; b++) {

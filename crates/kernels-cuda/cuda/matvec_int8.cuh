@@ -29,30 +29,33 @@ __device__ __forceinline__ void products(
   const int slot = threadIdx.x % segment_slots, n_spans = n_cols / S::len;
   const int length = segment_groups(n_spans) * segment_slots, start = threadIdx.x / segment_slots * length;
   const int end = ::min(start + length, n_spans);
+  // A lane's units and blocks of all steps lie at these numbers, from places that are the same for all lanes and move on.
   size_t row_at[Rows], x_at[Cols];
 #pragma unroll
-  for (int r = 0; r < Rows; r++) row_at[r] = size_t(row[r]) * n_spans * S::n_units;
+  for (int r = 0; r < Rows; r++) row_at[r] = (size_t(row[r]) * n_spans + start + slot) * S::n_units;
 #pragma unroll
-  for (int c = 0; c < Cols; c++) x_at[c] = size_t(::min(first_col + c, n_batch - 1)) * x.stride;
-
+  for (int c = 0; c < Cols; c++)
+    x_at[c] = size_t(::min(first_col + c, n_batch - 1)) * x.stride + size_t(start + slot) * S::n_blocks;
 #pragma unroll
   for (int i = 0; i < Rows * Cols; i++) sum[i / Cols][i % Cols] = 0.0f;
-  // Behind the last span, the last one is loaded again and not used.
-  const int last = ::max(end - 1, 0), n_steps = (length + segment_slots * depth - 1) / (segment_slots * depth);
-  S span[depth][Rows], next[depth][Rows];
-  auto load = [&](S (&to)[depth][Rows], int first) {
-#pragma unroll
-    for (int i = 0; i < depth * Rows; i++)
-      to[i / Rows][i % Rows].load(w, row_at[i % Rows], ::min(first + i / Rows * segment_slots, last));
-  };
-  load(span, start + slot);
-  wait_for_launch();
-  for (int step = 0, first = start + slot; step < n_steps; step++, first += segment_slots * depth) {
-    if (step + 1 < n_steps) load(next, first + segment_slots * depth);
+  const int n_steps = (length + segment_slots * depth - 1) / (segment_slots * depth);
+  // What is behind the last span is not loaded and not used.
+  auto load = [&](S(&to)[depth][Rows], int step) {
 #pragma unroll
     for (int i = 0; i < depth; i++) {
-      const int s = first + segment_slots * i;
-      if (s >= end) break;
+      const int group = step * depth + i;
+      if (start + slot + group * segment_slots >= end) break;
+      const Planes planes = w.after<B>(group * S::n_units);
+#pragma unroll
+      for (int r = 0; r < Rows; r++) to[i][r].load(planes, row_at[r]);
+    }
+  };
+  auto multiply = [&](const S(&span)[depth][Rows], int step) {
+#pragma unroll
+    for (int i = 0; i < depth; i++) {
+      const int group = step * depth + i;
+      if (start + slot + group * segment_slots >= end) break;
+      const Quantized blocks = x.after(group * segment_slots * S::n_blocks);
 #pragma unroll
       for (int b = 0; b < S::n_blocks; b++) {
         uint32_t level[Rows][8];
@@ -61,15 +64,24 @@ __device__ __forceinline__ void products(
 #pragma unroll
         for (int c = 0; c < Cols; c++) {
           QuantBlock block;
-          block.load(x, x_at[c] + size_t(s) * S::n_blocks + b);
+          block.load(blocks, x_at[c] + b);
 #pragma unroll
           for (int r = 0; r < Rows; r++)
             sum[r][c] = fmaf(block.scale, span[i][r].product(b, level[r], block), sum[r][c]);
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < depth * Rows; i++) span[i / Rows][i % Rows] = next[i / Rows][i % Rows];
+  };
+  // Two steps at a time, so that nothing is copied from where it was loaded to.
+  S even[depth][Rows], odd[depth][Rows];
+  load(even, 0);
+  wait_for_launch();
+#pragma unroll 1
+  for (int step = 0; step < n_steps; step += 2) {
+    load(odd, step + 1);
+    multiply(even, step);
+    load(even, step + 2);
+    multiply(odd, step + 1);
   }
 #pragma unroll
   for (int i = 0; i < Rows * Cols; i++) {

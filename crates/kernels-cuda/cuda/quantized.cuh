@@ -12,6 +12,9 @@ struct Quantized {
   const uint4* quants;  // [n_rows, stride, 2]
   const uint2* blocks;  // [n_rows, stride]: the scale, then the two sums in 16 bits each
   int stride;           // blocks from one row to the next
+
+  // Those of rows that lack their first `n` blocks.
+  __device__ __forceinline__ Quantized after(int n) const { return {quants + 2 * n, blocks + n, stride}; }
 };
 
 // 32 quants in their order, and what goes with them.

@@ -21,9 +21,9 @@ struct Span {
   static constexpr int n_units = len / B::len, n_blocks = len / 32;
   B unit[n_units];
 
-  __device__ __forceinline__ void load(const Planes& w, size_t row_at, int span) {
+  __device__ __forceinline__ void load(const Planes& w, size_t first_unit) {
 #pragma unroll
-    for (int i = 0; i < n_units; i++) unit[i].load(w, row_at + size_t(span) * n_units + i);
+    for (int i = 0; i < n_units; i++) unit[i].load(w, first_unit + i);
   }
 
   // The levels of a block, in the order of its columns.

@@ -515,8 +515,9 @@ that: a lower bound, to compare with measurements. `cargo xtask kernels --estima
 - The launches are those of the backend: per layer norms, products of queries, keys and values, rope, attention with keys and
   values in F16, and a gated feed-forward network; for a prompt, logits of one row. Embeddings and sampling are
   omitted. Work is counted for 128 and 256 rows of matrices and prompts, and extrapolated linearly.
-- Prompts by wgmma are what `--cuda-wgmma` runs on both GPUs, with the smaller of its two tiles. The interpreter counts
-  a warp-group instruction once for each warp.
+- Prompts by wgmma are what `--cuda-wgmma` runs on both GPUs. They and 9 or more sequences in BF16 are counted with the
+  smallest of their tiles; whole matrices take larger ones, with fewer instructions. The interpreter counts a
+  warp-group instruction once for each warp.
 - The two GPUs differ only in memory: 80 and 141 GB, 3.35 and 4.8 TB/s. For a goal that was set for an
   H200 (650 tokens/s of an 8B model in Q4_K_M, one sequence), an H100 thus gives 0.62 of it where memory is the limit (the ratio of the
   two bandwidths above), 405 tokens/s, and all of it for prompts. An 80 GB GPU holds all models of the script, one at a time.

@@ -348,7 +348,7 @@ mod tests {
                     for (i, &found) in found[row * STAGE..][..STAGE].iter().enumerate() {
                         // Pairs of fours, which are 32 columns apart: the first ones in an even eight, the second ones in an
                         // odd one. Eights are swizzled.
-                        let (eight, place) = (stage * 8 + (i / 8 ^ row % 8), i % 8);
+                        let (eight, place) = (stage * 8 + ((i / 8) ^ (row % 8)), i % 8);
                         let (span, step) = (eight / 16 * SPAN, eight % 16 / 2 * 4);
                         let col = span + place / 2 * 32 + step + eight % 2 * 2 + place % 2;
                         let expected = x.get(col).map_or(0, |x| halved(ty, scale * x).0);
