@@ -8,6 +8,7 @@
 // A block has up to eight query heads that share a head of keys and values.
 #pragma once
 #include "pages.cuh"
+#include "quantized.cuh"
 #include "tensor.cuh"
 
 constexpr int split_len = 256;
@@ -30,6 +31,10 @@ struct Job {
   uint32_t* counters;     // [n_rows, blocks of a row, n_spans + 1], zero between launches
   int first_row, n_parts, n_splits, n_spans;
   int by_span;            // a block has a span, not a split
+  // The results as 8-bit integers, or null; then heads are whole blocks of 32.
+  uint32_t* quants;  // [n_rows, 32 * quants_stride] bytes
+  uint2* blocks;     // [n_rows, quants_stride]
+  int quants_stride;
 };
 
 // The rows and heads of a block.
@@ -126,8 +131,35 @@ __device__ __forceinline__ bool is_last_of(uint32_t* counter, int n, bool& share
   return shared;
 }
 
-// `attend.prepare(block)` comes first; `attend(block, start, end, shared)` leaves the heads of the positions `start` to
-// `end` of a split in `shared`.
+// Stores the results of a block: `total`, of which a head is kept as `shared.keep` says.
+template <int Dim>
+__device__ __forceinline__ void store(
+    const Job& job, const Block& block, int head_dim, const Total<Dim>& total, Shared<Dim>& shared) {
+  const int first = block.first_head * head_dim, n = block.heads * head_dim;
+  float* out = job.out + size_t(block.row) * job.out_stride + first;
+#pragma unroll
+  for (int i = 0; i < Total<Dim>::n; i++) {
+    const int at = threadIdx.x + i * threads, h = at / Dim, column = at % Dim;
+    if (h >= block.heads || column >= head_dim) continue;
+    const float x = total.all[i] * shared.keep[h];
+    out[h * head_dim + column] = x;
+    if (job.quants) shared.values[h][column] = x;
+  }
+  if (!job.quants) return;
+  __syncthreads();
+  const size_t row = size_t(block.row) * job.quants_stride;
+  for (int begin = 0; begin < n; begin += 4 * threads) {
+    const int at = begin + 4 * threadIdx.x;
+    float4 v = {};
+    if (at < n) {
+      const float* from = &shared.values[at / head_dim][at % head_dim];
+      v = {from[0], from[1], from[2], from[3]};
+    }
+    store_quants(v, first + at, at < n, job.quants + row * 8, job.blocks + row);
+  }
+}
+
+// `attend(block, start, end, is_first, shared)` leaves the heads of the positions `start` to `end` of a split in `shared`.
 template <int Dim, class Attend>
 __device__ __forceinline__ void decode(
     const Pages& pages, const Tables& tables, const Job& job, Shared<Dim>& shared, const Attend& attend) {
@@ -140,10 +172,13 @@ __device__ __forceinline__ void decode(
   block.seen = tables.seen(block.row);
   const int heads = block.heads;
   if (heads <= 0) return;
-  auto out = [&] { return job.out + size_t(block.row) * job.out_stride + block.first_head * head_dim; };
+  Total<Dim> total;
   if (block.seen.first >= block.seen.end) {
-    for (int i = threadIdx.x; blockIdx.z == 0 && i < heads * head_dim; i += threads) out()[i] = 0.0f;
-    return;
+    if (blockIdx.z != 0) return;
+    total.clear(shared);
+    if (threadIdx.x < heads) shared.keep[threadIdx.x] = 0.0f;
+    __syncthreads();
+    return store(job, block, head_dim, total, shared);
   }
 
   const int first_split = block.seen.first / split_len, last_split = (block.seen.end - 1) / split_len;
@@ -159,12 +194,12 @@ __device__ __forceinline__ void decode(
   const int span = job.by_span ? first_span + int(blockIdx.z) : own / span_splits;
   if (job.by_span ? span > last_span : own > last_split) return;
   const int first = max(span * span_splits, first_split), last = min(span * span_splits + span_splits - 1, last_split);
-  Total<Dim> total;
   total.clear(shared);
-  attend.prepare(block);
+  const int begin = job.by_span ? first : own, end = job.by_span ? last : own;
 #pragma unroll 1
-  for (int split = job.by_span ? first : own; split <= (job.by_span ? last : own); split++) {
-    attend(block, max(split * split_len, block.seen.first), min((split + 1) * split_len, block.seen.end), shared);
+  for (int split = begin; split <= end; split++) {
+    const int start = max(split * split_len, block.seen.first);
+    attend(block, start, min((split + 1) * split_len, block.seen.end), split == begin, shared);
     total.add(
         shared, heads, [&](int h) { return shared.peak[h]; }, [&](int h) { return shared.sum[h]; },
         [&](int h, int column) { return shared.values[h][column]; });
@@ -199,11 +234,7 @@ __device__ __forceinline__ void decode(
     shared.keep[h] = keep / sum;
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < Total<Dim>::n; i++) {
-    const int at = threadIdx.x + i * threads, h = at / Dim, column = at % Dim;
-    if (h < heads && column < head_dim) out()[h * head_dim + column] = total.all[i] * shared.keep[h];
-  }
+  store(job, block, head_dim, total, shared);
 }
 
 // Queries as fragments: for 32 columns and a lane, columns 8 c to 8 c + 7 of head g in two steps of the product, each the
@@ -265,11 +296,8 @@ struct OnTensorCores {
   const Job& job;
   Queries<Dim>& queries;
 
-  __device__ __forceinline__ void prepare(const Block& block) const {
-    load_queries<T, Dim>(job, block, pages.head_dim, queries);
-  }
-
-  __device__ __forceinline__ void operator()(const Block& block, int start, int end, Shared<Dim>& shared) const {
+  __device__ __forceinline__ void operator()(
+      const Block& block, int start, int end, bool is_first, Shared<Dim>& shared) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     const int row_len = pages.row_len<S>(), pitch = pages.row_pitch<S>(), base = start / split_len * split_len + 16 * warp;
     uint32_t tile_page[tiles];
@@ -308,6 +336,8 @@ struct OnTensorCores {
     // Scores of head g at positions 2 c and 2 c + 1 of both halves of each tile.
     float score[tiles][2][2];
     load(0);
+    // The first keys are on their way meanwhile.
+    if (is_first) load_queries<T, Dim>(job, block, pages.head_dim, queries);
 #pragma unroll
     for (int t = 0; t < tiles; t++) {
       float product[2][4] = {};
@@ -431,12 +461,14 @@ struct OnTensorCores {
       int page_shift, int head_dim, const uint32_t *words, const uint32_t *positions, const uint32_t *seq_of_row,    \
       const uint32_t *bases, const uint32_t *reaches, int n_words, int n_seqs, int window, int n_heads, float scale, \
       float softcap, const float *sinks, float *out, int out_stride, float *splits, float *spans,                    \
-      uint32_t *counters, int first_row, int n_parts, int n_splits, int n_spans, int by_span
+      uint32_t *counters, int first_row, int n_parts, int n_splits, int n_spans, int by_span, uint32_t *quants,      \
+      uint2 *blocks, int quants_stride
 #define STRUCTS                                                                                                       \
   const Pages pages = {n_pages, n_kv_heads, page_shift, head_dim};                                                    \
   const Tables tables = {words, positions, seq_of_row, bases, reaches, n_words, n_seqs, window};                      \
   const Job job = {q,   q_stride,   n_heads, scale, softcap,  sinks,     out,     out_stride,                         \
-                   splits, spans, counters, first_row, n_parts, n_splits, n_spans, by_span};
+                   splits, spans, counters, first_row, n_parts, n_splits, n_spans, by_span,                           \
+                   quants, blocks, quants_stride};
 
 #define MAKE(TYPE, NAME, DIM, BLOCKS)                                                                       \
   extern "C" __global__ void __launch_bounds__(threads, BLOCKS) attention_##NAME##_##DIM(PARAMETERS(TYPE)) { \

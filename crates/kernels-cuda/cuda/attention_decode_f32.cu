@@ -17,15 +17,13 @@ struct InF32 {
   int type;
   Memory& memory;
 
-  __device__ __forceinline__ void prepare(const Block&) const {}
-
   __device__ __forceinline__ void load(const void* from, const Block& block, int position, int column, float (&to)[8]) const {
     const uint32_t page = tables.page(block.seen, position, pages.page_shift);
     const uint32_t in_page = position & ((1 << pages.page_shift) - 1);
     load_elements(from, pages, page, block.kv_head, in_page, column, type, to);
   }
 
-  __device__ __forceinline__ void operator()(const Block& block, int start, int end, Shared<Dim>& shared) const {
+  __device__ __forceinline__ void operator()(const Block& block, int start, int end, bool, Shared<Dim>& shared) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head_dim = pages.head_dim;
     const int n_chunks = pages.row_len(type) / 8, count = end - start;
     for (int first = 0; first < block.heads; first += at_once) {

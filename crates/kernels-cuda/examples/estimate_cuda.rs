@@ -425,12 +425,17 @@ impl Bench {
             };
             if is_decode {
                 let arithmetic = AttentionArithmetic::Tensor;
-                attention_decode(kernels, stream, &attention, arithmetic, max_kv_len, &scratch)?;
+                let to = is_int8.then(|| eight.rows(0, n_rows, q_cols));
+                attention_decode(
+                    kernels, stream, &attention, arithmetic, max_kv_len, &scratch, to,
+                )?;
             } else {
                 let tiles = List::new(&tile_list, 0, tiles.len());
                 attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
             }
-            form(q, q_cols)?;
+            if !is_int8 {
+                form(q, q_cols)?;
+            }
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
             // The product of few decode rows gates and quantizes.
             if is_int8 && n_rows <= MAX_GATED_ROWS {

@@ -27,7 +27,7 @@ pub use nccl::DriverRank;
 pub type Address = u64;
 
 /// The maximum number of arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 32;
+pub const MAX_ARGUMENTS: usize = 36;
 
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]

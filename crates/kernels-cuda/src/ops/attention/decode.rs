@@ -7,7 +7,8 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
 use crate::ops::products::get;
-use crate::{Buffer, Error, KvSpec};
+use crate::ops::quantize::BLOCK_LEN;
+use crate::{Buffer, Error, KvSpec, Quantized};
 
 /// Images on tensor cores, by [`TENSOR_TYPES`].
 const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
@@ -160,7 +161,7 @@ impl<D: Device> AttentionScratch<D> {
     }
 }
 
-/// Queues attention of decode rows. `max_kv_len` is at least the number of positions that any row of the step, or of
+/// Queues attention of decode rows, whose results are quantized to `to` as well, if it is there. `max_kv_len` is at least the number of positions that any row of the step, or of
 /// a replay of its graph, sees; with a window, what is more than the window takes does not count. The bits of a row
 /// depend on its own query and context alone, not on `max_kv_len`. A row that sees more, and a page that does not
 /// exist, stop the device: the next call that waits reports it.
@@ -169,7 +170,8 @@ impl<D: Device> AttentionScratch<D> {
 /// What the driver reports.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or the scratch is too small for the step.
+/// If shapes or devices do not fit, the scratch is too small for the step, or the elements of a head to be quantized are not
+/// whole blocks of 32.
 pub fn attention_decode<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -177,8 +179,16 @@ pub fn attention_decode<D: Device>(
     arithmetic: AttentionArithmetic,
     max_kv_len: usize,
     scratch: &AttentionScratch<D>,
+    to: Option<Quantized<'_, D>>,
 ) -> Result<(), Error> {
     attention.check(kernels);
+    if let Some(to) = &to {
+        let head_dim = attention.pages.spec().head_dim;
+        assert!(head_dim.is_multiple_of(BLOCK_LEN), "heads of {head_dim} are not blocks of 32");
+        to.check(kernels, "the quantized results", attention.q.n_rows(), attention.out.n_cols());
+    }
+    let none = [Argument::Address(0), Argument::Address(0), Argument::I32(0)];
+    let [quants, blocks, quants_stride] = to.map_or(none, |to| to.arguments());
     let &Attention { q, pages, window, out, .. } = attention;
     let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
@@ -220,6 +230,9 @@ pub fn attention_decode<D: Device>(
             Argument::I32(n_splits as i32),
             Argument::I32(n_spans as i32),
             Argument::I32(i32::from(by_span)),
+            quants,
+            blocks,
+            quants_stride,
             Argument::I32(spec.type_index() as i32),
         ]);
         // The kernels on tensor cores have their types in their names.

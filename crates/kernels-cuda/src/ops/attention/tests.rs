@@ -10,7 +10,7 @@ use realizar_quant::{BlockType, dequantize, quantize};
 
 use super::*;
 use crate::testing::{Random, TestDevice, kernels, on_device, read};
-use crate::{Buffer, Kernels, KvSpec, kv_store};
+use crate::{Buffer, Kernels, KvSpec, QuantizedRows, kv_store};
 
 /// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
 const HALF_STEP: f64 = 1.0 / 4096.0;
@@ -206,16 +206,28 @@ impl World {
         found.chunks(stride).flat_map(|row| row[..n_cols].to_vec()).collect()
     }
 
-    /// Attention of decode rows, in a scratch for contexts of `max_kv_len` and `room` rows.
+    /// Attention of decode rows, in a scratch for contexts of `max_kv_len` and `room` rows. Results of heads that can be
+    /// quantized are those of a quantization by itself.
     fn decode_in(&self, rows: &[Row], max_kv_len: usize, room: usize) -> Vec<f32> {
         let (n_heads, head_dim) = (self.case.n_heads, self.case.head_dim);
         let (device, stream) = (self.kernels.device(), &self.stream);
         let scratch =
             AttentionScratch::new(device, stream, room, n_heads, head_dim, max_kv_len).unwrap();
         self.run(rows, false, |attention, device| {
-            let arithmetic = self.case.arithmetic;
-            attention_decode(&self.kernels, stream, attention, arithmetic, max_kv_len, &scratch)
+            let (kernels, arithmetic) = (&self.kernels, self.case.arithmetic);
+            let rooms = [0, 1].map(|_| {
+                let n_cols = self.case.n_cols().next_multiple_of(32);
+                QuantizedRows::new(device, rows.len() + 1, n_cols).unwrap()
+            });
+            let quantizes = head_dim.is_multiple_of(32);
+            let to = |i: usize| quantizes.then(|| rooms[i].rows(1, rows.len(), self.case.n_cols()));
+            attention_decode(kernels, stream, attention, arithmetic, max_kv_len, &scratch, to(0))
                 .unwrap();
+            if let [Some(found), Some(expected)] = [to(0), to(1)] {
+                crate::quantize(kernels, stream, attention.out, expected).unwrap();
+                device.synchronize(stream).unwrap();
+                assert_eq!(found.read(stream), expected.read(stream));
+            }
             device.synchronize(stream).unwrap();
         })
     }

@@ -30,7 +30,16 @@ pub(super) enum Fused {
         q: OfHeads,
         /// Those of the keys.
         k: OfHeads,
+        /// Whether its decode rows are quantized for the product that follows, too.
+        quantizes: bool,
     },
+}
+
+impl Fused {
+    /// Whether a step's decode rows are quantized for the product that follows.
+    pub(super) fn quantizes(self) -> bool {
+        matches!(self, Self::Quantizes | Self::RopeStore { quantizes: true, .. })
+    }
 }
 
 /// The steps between the heads that a product makes and the attention that reads them.
@@ -68,10 +77,13 @@ pub(super) fn find(plan: &Plan, n_int8: impl Fn(usize) -> usize) -> Vec<Fused> {
             fused[idx - 1] = Fused::Gates { up_first };
         }
         if n_int8(idx) > 0 && quantizes(&plan.steps[idx - 1], &plan.steps[idx]) {
-            fused[idx - 1] = Fused::Quantizes;
+            match &mut fused[idx - 1] {
+                Fused::RopeStore { quantizes, .. } => *quantizes = true,
+                other => *other = Fused::Quantizes,
+            }
         }
         if let Some((q, k)) = ropes(plan, idx) {
-            fused[idx] = Fused::RopeStore { q, k };
+            fused[idx] = Fused::RopeStore { q, k, quantizes: false };
             q.steps().chain(k.steps()).for_each(|step| fused[step] = Fused::Skipped);
         }
     }
@@ -83,6 +95,8 @@ fn quantizes(step: &Step, linear: &Step) -> bool {
     let makes = match &step.op {
         Op::Norm(norm) => norm.group == step.output.width,
         Op::Act(_) | Op::GatedAct(_) => true,
+        // A head's results are whole blocks.
+        Op::Attention(of) => (step.output.width / of.n_heads).is_multiple_of(BLOCK_LEN),
         _ => false,
     };
     let is_aligned =
@@ -225,6 +239,11 @@ mod tests {
         }
     }
 
+    fn linear() -> Op {
+        let parts = Vec::<LinearPart>::new();
+        Op::Linear { prologue: Prologue::None, parts, residual: false }
+    }
+
     /// Turns of queries and keys, which are columns of one value, and attention; queries go to `q`.
     fn attention(q: Place, table_of_keys: Place) -> Plan {
         let rope = || Op::Rope { head_dim: 32, style: RopeStyle::Neox };
@@ -252,7 +271,7 @@ mod tests {
     #[test]
     fn queries_and_keys_turn_on_their_way_to_attention() {
         let [q, k] = [0, 1].map(|rope| OfHeads { norm: None, rope });
-        let (table, fused) = (place(2000, 32, 32), Fused::RopeStore { q, k });
+        let (table, fused) = (place(2000, 32, 32), Fused::RopeStore { q, k, quantizes: false });
         let find = |plan: &Plan| super::find(plan, |_| 0);
         // In place, and elsewhere.
         for q in [place(0, 128, 64), place(640, 64, 64)] {
@@ -292,6 +311,7 @@ mod tests {
         let fused = |[q, k]: [Option<usize>; 2], first: usize| Fused::RopeStore {
             q: OfHeads { norm: q, rope: first },
             k: OfHeads { norm: k, rope: first + 1 },
+            quantizes: false,
         };
         let plan = with(norm(32, None), Some(norm(32, None)));
         assert_eq!(find(&plan)[4], fused([Some(0), Some(1)], 2));
@@ -317,14 +337,9 @@ mod tests {
     fn what_a_product_of_8_bit_rows_reads_is_quantized_where_it_is_made() {
         let of = |width: usize, between: bool| {
             let (x, h) = (place(0, width, width), place(512, width, width));
-            let linear = Op::Linear {
-                prologue: Prologue::None,
-                parts: Vec::<LinearPart>::new(),
-                residual: false,
-            };
             let mut steps = vec![step(Op::GatedAct(Activation::Silu), &[x, x], h)];
             steps.extend(between.then(|| step(Op::Scale(2.0), &[x], x)));
-            steps.push(step(linear, &[h], place(1024, 64, 64)));
+            steps.push(step(linear(), &[h], place(1024, 64, 64)));
             plan(steps)
         };
         let find = |plan: &Plan, int8: usize| super::find(plan, |idx| usize::from(idx == int8));
@@ -335,12 +350,23 @@ mod tests {
     }
 
     #[test]
-    fn a_product_gates_what_nobody_else_reads() {
-        let linear = || Op::Linear {
-            prologue: Prologue::None,
-            parts: Vec::<LinearPart>::new(),
-            residual: false,
+    fn results_of_attention_are_quantized_where_they_are_made() {
+        let [q, k] = [0, 1].map(|rope| OfHeads { norm: None, rope });
+        let of = |head: usize, int8: usize| {
+            let mut plan = attention(place(0, 128, 64), place(2000, 32, 32));
+            let Op::Attention(of_heads) = &mut plan.steps[2].op else { unreachable!() };
+            of_heads.n_heads = 64 / head;
+            let results = plan.steps[2].output;
+            plan.steps.push(step(linear(), &[results], place(3100, 64, 64)));
+            super::find(&plan, |idx| usize::from(idx == int8))[2]
         };
+        assert_eq!(of(32, 3), Fused::RopeStore { q, k, quantizes: true });
+        assert_eq!(of(32, 9), Fused::RopeStore { q, k, quantizes: false });
+        assert!(!of(16, 3).quantizes());
+    }
+
+    #[test]
+    fn a_product_gates_what_nobody_else_reads() {
         let (x, both, out) = (place(0, 32, 32), place(256, 128, 128), place(1024, 64, 64));
         let halves = [place(256, 128, 64), place(320, 128, 64)];
         let of = |inputs: &[Place], more: Vec<Step>| {

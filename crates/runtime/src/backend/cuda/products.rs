@@ -205,8 +205,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         role: Role,
         x: &Rows<'_, D>,
     ) -> Option<Quantized<'a, D>> {
-        let is_quantized =
-            role == Role::Generated && idx > 0 && self.fused[idx - 1] == Fused::Quantizes;
+        let is_quantized = role == Role::Generated && idx > 0 && self.fused[idx - 1].quantizes();
         let is_gated = idx > 1 && self.gates(idx - 2);
         match &self.products.gated {
             Some(room) if is_quantized && is_gated => Some(room.rows(x.n_rows(), x.n_cols())),

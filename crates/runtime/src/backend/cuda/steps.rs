@@ -139,7 +139,8 @@ impl<'a, D: Device> Launcher<'a, D> {
             return Ok(());
         }
         let is_made = idx > 0 && self.gates(idx - 1);
-        let is_quantized = self.fused[idx] == Fused::Quantizes;
+        // Attention has launches of its own for decode rows, which quantize.
+        let is_quantized = self.fused[idx].quantizes() && !matches!(step.op, Op::Attention(_));
         if !is_made && !is_quantized {
             return self.plain(idx, step, all);
         }
@@ -315,7 +316,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         let n_rows = self.counts.rows;
         let rows = |place: &Place| self.rows(place, 0..n_rows);
         let slots = self.list(places.slots, n_rows);
-        if let Fused::RopeStore { q: of_q, k: of_k } = self.fused[idx] {
+        if let Fused::RopeStore { q: of_q, k: of_k, .. } = self.fused[idx] {
             let input = |of: OfHeads| rows(&self.plan.steps[of.first()].inputs[0]);
             let turn = &self.plan.steps[of_q.rope];
             let Op::Rope { style, .. } = &turn.op else { unreachable!("a rotary embedding") };
@@ -365,7 +366,8 @@ impl<'a, D: Device> Launcher<'a, D> {
             let (args, scratch) = (args(0..generated), self.scratch);
             let scratch = scratch.expect("there is room for the results of attention");
             let max_kv_len = self.max_kv_len;
-            kernels::attention_decode(kernels, stream, &args, arithmetic, max_kv_len, scratch)?;
+            let to = self.fused[idx].quantizes().then(|| self.products.quantized(0, &args.out));
+            kernels::attention_decode(kernels, stream, &args, arithmetic, max_kv_len, scratch, to)?;
         }
         if self.counts.tiles > 0 {
             let tiles = self.list(self.places.tiles, 2 * self.counts.tiles);

@@ -95,7 +95,7 @@ fn a_decode_step_is_replayed() {
     let replayed = world.run(&rows, false, |attention, device| {
         device.begin_capture(stream).unwrap();
         let tensor = AttentionArithmetic::Tensor;
-        attention_decode(kernels, stream, attention, tensor, 2100, &scratch).unwrap();
+        attention_decode(kernels, stream, attention, tensor, 2100, &scratch, None).unwrap();
         let graph = device.end_capture(stream).unwrap();
         for _ in 0..3 {
             // SAFETY: the buffers of the step are alive.
@@ -167,7 +167,8 @@ fn contexts_that_do_not_exist_are_reported() {
             let (kernels, stream) = (&world.kernels, &world.stream);
             let scratch = AttentionScratch::new(device, stream, 1, 4, 64, 256).unwrap();
             let tensor = AttentionArithmetic::Tensor;
-            attention_decode(kernels, stream, attention, tensor, max_kv_len, &scratch).unwrap();
+            attention_decode(kernels, stream, attention, tensor, max_kv_len, &scratch, None)
+                .unwrap();
             let message = device.synchronize(stream).unwrap_err().to_string();
             assert!(message.contains("trap") && message.contains("attention_f16"), "{message}");
         });
