@@ -131,7 +131,7 @@ __device__ __forceinline__ bool is_last_of(uint32_t* counter, int n, bool& share
   return shared;
 }
 
-// Stores the results of a block: `total`, of which a head is kept as `shared.keep` says.
+// Stores the results of a block: `total` times the factor of each head in `shared.keep`.
 template <int Dim>
 __device__ __forceinline__ void store(
     const Job& job, const Block& block, int head_dim, const Total<Dim>& total, Shared<Dim>& shared) {
@@ -336,7 +336,7 @@ struct OnTensorCores {
     // Scores of head g at positions 2 c and 2 c + 1 of both halves of each tile.
     float score[tiles][2][2];
     load(0);
-    // The first keys are on their way meanwhile.
+    // Overlaps with the load of the first keys.
     if (is_first) load_queries<T, Dim>(job, block, pages.head_dim, queries);
 #pragma unroll
     for (int t = 0; t < tiles; t++) {

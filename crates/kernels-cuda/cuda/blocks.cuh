@@ -15,7 +15,7 @@ struct Planes {
   const uint8_t* high;  // upper bits of levels, by unit
   const uint8_t* head;  // scales and minimums, by block
 
-  // Those of a matrix whose rows lack their first `eights` times eight units, which are whole blocks.
+  // The planes advanced by `eights` times eight units, which are whole blocks, in every row.
   template <class B>
   __device__ __forceinline__ Planes after(int eights) const {
     return {main + 8 * eights, high + B::eight_high * eights, head + B::eight_head * eights};
@@ -586,7 +586,8 @@ struct NVFP4 : Integer<NVFP4> {
   }
 };
 
-// Elements 4 * piece to 4 * piece + 3, for those who round them to 16 bits: what is subtracted from is not rounded.
+// Elements 4 * piece to 4 * piece + 3, for products that round them to 16 bits: scale and minimum are applied with one
+// rounding.
 template <class B>
 __device__ __forceinline__ float4 weights(const B& unit, int piece) {
   const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);

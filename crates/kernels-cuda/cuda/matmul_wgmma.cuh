@@ -247,7 +247,7 @@ __device__ __forceinline__ void matmul(
 #pragma unroll
   for (int i = 0; i < X / 2; i++) d[i] = 0.0f;
   fence_sums(d);
-  // Two products go together, for which a lane has what it unpacks beside one another, and a wait less.
+  // Products are issued in pairs: twice the independent work to unpack, and half the waits.
   uint32_t a[2][2][4] = {};
   int stage = 0, phase = 0, before = 0;
   for (int at = 0; at < n_spans; at++) {

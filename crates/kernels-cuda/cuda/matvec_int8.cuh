@@ -29,7 +29,7 @@ __device__ __forceinline__ void products(
   const int slot = threadIdx.x % segment_slots, n_spans = n_cols / S::len;
   const int length = segment_groups(n_spans) * segment_slots, start = threadIdx.x / segment_slots * length;
   const int end = ::min(start + length, n_spans);
-  // A lane's units and blocks of all steps lie at these numbers, from places that are the same for all lanes and move on.
+  // Offsets of a lane's units and blocks, the same in all steps: the base pointers advance, uniformly for all lanes.
   size_t row_at[Rows], x_at[Cols];
 #pragma unroll
   for (int r = 0; r < Rows; r++) row_at[r] = (size_t(row[r]) * n_spans + start + slot) * S::n_units;
@@ -72,7 +72,7 @@ __device__ __forceinline__ void products(
       }
     }
   };
-  // Two steps at a time, so that nothing is copied from where it was loaded to.
+  // Unrolled by two with alternating buffers, so that no registers are copied between steps.
   S even[depth][Rows], odd[depth][Rows];
   load(even, 0);
   wait_for_launch();

@@ -13,7 +13,7 @@ struct Quantized {
   const uint2* blocks;  // [n_rows, stride]: the scale, then the two sums in 16 bits each
   int stride;           // blocks from one row to the next
 
-  // Those of rows that lack their first `n` blocks.
+  // Advanced by `n` blocks in every row.
   __device__ __forceinline__ Quantized after(int n) const { return {quants + 2 * n, blocks + n, stride}; }
 };
 

@@ -73,8 +73,8 @@ __device__ __forceinline__ void each_row(const float (&sum)[MT][NT][4], int firs
 __device__ __forceinline__ int fragment_row() { return threadIdx.x % 4 * 2; }
 __device__ __forceinline__ constexpr int fragment_offset(int i) { return 8 * (i / 2) + i % 2; }
 
-// Calls `f` with every `threads`-th number below `n`, from that of the thread on. A loop from the thread's number to `n` has
-// as many turns, but a compiler that does not see how many computes all addresses in each of them.
+// Calls `f` with every `threads`-th number below `n`, starting at the thread's index. Unlike in a loop from that index to `n`, the
+// number of iterations is a constant: the compiler unrolls them and hoists their addresses.
 template <int n, int threads, class F>
 __device__ __forceinline__ void each_of_thread(const F& f) {
 #pragma unroll
