@@ -103,7 +103,7 @@ pub fn gated_int8<D: Device>(
         bias.check(kernels, "bias", 1, 2 * n_rows);
     }
     let quants = match to {
-        None => [Argument::Address(0), Argument::Address(0), Argument::I32(0)],
+        None => Quantized::<D>::NULL,
         Some(to) => {
             out.check_aligned("out");
             assert!(n_rows <= to.max_cols, "{n_rows} columns, room for {}", to.max_cols);

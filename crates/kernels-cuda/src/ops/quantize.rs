@@ -143,6 +143,10 @@ impl<D: Device> Quantized<'_, D> {
         (0..self.n_rows).map(of_row).collect()
     }
 
+    /// The arguments of a launch without such rows.
+    pub(crate) const NULL: [Argument; 3] =
+        [Argument::Address(0), Argument::Address(0), Argument::I32(0)];
+
     /// Quants, blocks, and blocks from one row to the next.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = self.first * self.room.max_blocks;

@@ -187,8 +187,7 @@ pub fn attention_decode<D: Device>(
         assert!(head_dim.is_multiple_of(BLOCK_LEN), "heads of {head_dim} are not blocks of 32");
         to.check(kernels, "the quantized results", attention.q.n_rows(), attention.out.n_cols());
     }
-    let none = [Argument::Address(0), Argument::Address(0), Argument::I32(0)];
-    let [quants, blocks, quants_stride] = to.map_or(none, |to| to.arguments());
+    let [quants, blocks, quants_stride] = to.map_or(Quantized::<D>::NULL, |to| to.arguments());
     let &Attention { q, pages, window, out, .. } = attention;
     let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
