@@ -31,10 +31,7 @@ struct Job {
   uint32_t* counters;     // [n_rows, blocks of a row, n_spans + 1], zero between launches
   int first_row, n_parts, n_splits, n_spans;
   int by_span;            // a block has a span, not a split
-  // The results as 8-bit integers, or null; then heads are whole blocks of 32.
-  uint32_t* quants;  // [n_rows, 32 * quants_stride] bytes
-  uint2* blocks;     // [n_rows, quants_stride]
-  int quants_stride;
+  BlockRows to;           // the results for the product behind, or none; heads are whole blocks of 32 then
 };
 
 // The rows and heads of a block.
@@ -143,19 +140,20 @@ __device__ __forceinline__ void store(
     if (h >= block.heads || column >= head_dim) continue;
     const float x = total.all[i] * shared.keep[h];
     out[h * head_dim + column] = x;
-    if (job.quants) shared.values[h][column] = x;
+    if (job.to.values) shared.values[h][column] = x;
   }
-  if (!job.quants) return;
+  if (!job.to.values) return;
   __syncthreads();
-  const size_t row = size_t(block.row) * job.quants_stride;
-  for (int begin = 0; begin < n; begin += 4 * threads) {
+  // The last heads have the zeros behind the row, too.
+  const int n_cols = job.n_heads * head_dim, end = first + n == n_cols ? job.to.reach(n_cols) - first : n;
+  for (int begin = 0; begin < end; begin += 4 * threads) {
     const int at = begin + 4 * threadIdx.x;
     float4 v = {};
     if (at < n) {
       const float* from = &shared.values[at / head_dim][at % head_dim];
       v = {from[0], from[1], from[2], from[3]};
     }
-    store_quants(v, first + at, at < n, job.quants + row * 8, job.blocks + row);
+    job.to.store(block.row, v, first + at, at < end);
   }
 }
 
@@ -461,14 +459,14 @@ struct OnTensorCores {
       int page_shift, int head_dim, const uint32_t *words, const uint32_t *positions, const uint32_t *seq_of_row,    \
       const uint32_t *bases, const uint32_t *reaches, int n_words, int n_seqs, int window, int n_heads, float scale, \
       float softcap, const float *sinks, float *out, int out_stride, float *splits, float *spans,                    \
-      uint32_t *counters, int first_row, int n_parts, int n_splits, int n_spans, int by_span, uint32_t *quants,      \
-      uint2 *blocks, int quants_stride
+      uint32_t *counters, int first_row, int n_parts, int n_splits, int n_spans, int by_span, uint32_t *values,      \
+      uint2 *heads, int stride, int in_bf16
 #define STRUCTS                                                                                                       \
   const Pages pages = {n_pages, n_kv_heads, page_shift, head_dim};                                                    \
   const Tables tables = {words, positions, seq_of_row, bases, reaches, n_words, n_seqs, window};                      \
   const Job job = {q,   q_stride,   n_heads, scale, softcap,  sinks,     out,     out_stride,                         \
                    splits, spans, counters, first_row, n_parts, n_splits, n_spans, by_span,                           \
-                   quants, blocks, quants_stride};
+                   {values, heads, stride, in_bf16}};
 
 #define MAKE(TYPE, NAME, DIM, BLOCKS)                                                                       \
   extern "C" __global__ void __launch_bounds__(threads, BLOCKS) attention_##NAME##_##DIM(PARAMETERS(TYPE)) { \

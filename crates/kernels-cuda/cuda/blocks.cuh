@@ -20,6 +20,12 @@ struct Planes {
   __device__ __forceinline__ Planes after(int eights) const {
     return {main + 8 * eights, high + B::eight_high * eights, head + B::eight_head * eights};
   }
+  // Those from unit number `units` on, where a block begins.
+  template <class B>
+  __device__ __forceinline__ Planes at(uint32_t units) const {
+    const auto bytes = [&](int of_eight) { return units / 8 * of_eight + units % 8 * of_eight / 8; };
+    return {main + units, high + bytes(B::eight_high), head + bytes(B::eight_head)};
+  }
 };
 
 // Where a kernel is done with what no other kernel writes, such as its weights. Launches that start early wait here for the
@@ -47,11 +53,10 @@ struct Main {
     word[0] = all.x, word[1] = all.y, word[2] = all.z, word[3] = all.w;
   }
 
-  // Elements 4 * piece to 4 * piece + 3 of 32: the first 16 lie in low nibbles, the others in high ones.
-  __device__ __forceinline__ uint32_t nibbles(int piece) const {
-    return (piece < 4 ? word[piece % 4] : word[piece % 4] >> 4) & 0x0f0f0f0f;
-  }
 };
+
+// Four of the elements of a word of a unit of 32: the first 16 of these lie in low nibbles, the others in high ones.
+__device__ __forceinline__ uint32_t nibbles(uint32_t word, int j) { return word >> 4 * j & 0x0f0f0f0f; }
 
 // Four levels of a byte each as floats, less `zero`: the bits of 2^23 + level, then one exact difference.
 __device__ __forceinline__ float4 centered(uint32_t levels, float zero) {
@@ -88,16 +93,23 @@ struct Unit {
   __device__ __forceinline__ float min(int) const { return 0.0f; }
 };
 
-// What types of integer levels say: `levels(p)` are those of elements 4 * p to 4 * p + 3, as the bytes of a word. Eight units
-// have `eight_high` and `eight_head` bytes of the other planes.
+// What types of integer levels say: `levels_at(word, c, j)` are those of elements 16 * j + 4 * c to 16 * j + 4 * c + 3, as the
+// bytes of a word, where `word` is word `c` of the unit; the upper bits are those of `this`. Eight units have `eight_high` and
+// `eight_head` bytes of the other planes.
 template <class B>
 struct Integer : Unit {
   static constexpr bool is_integer = true;
   static constexpr int eight_high = 0;
-  static constexpr bool is_signed = false;  // whether levels are signed bytes; others are below 64
-  static constexpr int zero = 0;            // the level that stands for zero
+  static constexpr bool is_signed = false;  // whether levels are signed bytes; others are below 2^bits
+  static constexpr int bits = 6;
+  static constexpr int zero = 0;  // the level that stands for zero
+  // Those of elements 4 * piece to 4 * piece + 3.
+  __device__ __forceinline__ uint32_t levels(int piece) const {
+    const B* unit = static_cast<const B*>(this);
+    return unit->levels_at(unit->main.word[piece % 4], piece % 4, piece / 4);
+  }
   __device__ __forceinline__ float4 piece(int piece) const {
-    uint32_t levels = static_cast<const B*>(this)->levels(piece);
+    const uint32_t levels = this->levels(piece);
     return B::is_signed ? centered(levels ^ 0x80808080, 128.0f) : centered(levels, float(B::zero));
   }
 };
@@ -172,12 +184,12 @@ struct Q4_0 : Integer<Q4_0> {
     main.load(planes, unit);
     d = half_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return nibbles(word, j); }
   __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 struct Q4_1 : Integer<Q4_1> {
-  static constexpr int len = 32, group = 32;
+  static constexpr int len = 32, group = 32, bits = 4;
   static constexpr int eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
@@ -186,14 +198,14 @@ struct Q4_1 : Integer<Q4_1> {
     main.load(planes, unit);
     dm = half2_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return nibbles(word, j); }
   __device__ __forceinline__ float scale(int) const { return __low2float(dm); }
   __device__ __forceinline__ float min(int) const { return -__high2float(dm); }
 };
 
 // As Q4_1, with the level that stands for zero in the place of the minimum; its product with the scale is exact.
 struct Q4_Z : Integer<Q4_Z> {
-  static constexpr int len = 32, group = 32;
+  static constexpr int len = 32, group = 32, bits = 4;
   static constexpr int eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
@@ -202,7 +214,7 @@ struct Q4_Z : Integer<Q4_Z> {
     main.load(planes, unit);
     dz = half2_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return nibbles(word, j); }
   __device__ __forceinline__ float scale(int) const { return __low2float(dz); }
   __device__ __forceinline__ float min(int) const { return __low2float(dz) * __high2float(dz); }
 };
@@ -221,14 +233,14 @@ struct Q5_0 : Integer<Q5_0> {
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
     d = half_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return main.nibbles(piece) | fifth_bits(high, piece);
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    return nibbles(word, j) | fifth_bits(high, c + 4 * j);
   }
   __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 struct Q5_1 : Integer<Q5_1> {
-  static constexpr int len = 32, group = 32;
+  static constexpr int len = 32, group = 32, bits = 5;
   static constexpr int eight_high = 32, eight_head = 32;
   static constexpr bool has_min = true;
   Main main;
@@ -239,8 +251,8 @@ struct Q5_1 : Integer<Q5_1> {
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
     dm = half2_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return main.nibbles(piece) | fifth_bits(high, piece);
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    return nibbles(word, j) | fifth_bits(high, c + 4 * j);
   }
   __device__ __forceinline__ float scale(int) const { return __low2float(dm); }
   __device__ __forceinline__ float min(int) const { return -__high2float(dm); }
@@ -257,14 +269,14 @@ struct Q8_0 : Integer<Q8_0> {
     main.load(planes, unit);
     d = half_at(planes.head, unit / 2);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const { return main.word[piece]; }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int) const { return word; }
   __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
 // Four of the sixteen sub-blocks of a block, whose head is that of the file: sixteen bytes of scales and minimums,
 // d and dmin. Element 4 * p + i lies in bits 2 * (p / 4) of byte i of word p % 4.
 struct Q2_K : Integer<Q2_K> {
-  static constexpr int len = 64, group = 16;
+  static constexpr int len = 64, group = 16, bits = 2;
   static constexpr int eight_head = 40;
   static constexpr bool has_min = true;
   Main main;
@@ -276,12 +288,15 @@ struct Q2_K : Integer<Q2_K> {
     scales = head[unit % 4];
     dm = head[4];
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return word >> 2 * j & 0x03030303; }
   __device__ __forceinline__ float scale(int group) const { return halves_of(dm).x * float(scales >> 8 * group & 15); }
   __device__ __forceinline__ float min(int group) const { return halves_of(dm).y * float(scales >> (8 * group + 4) & 15); }
 };
+
+// Levels of three bits, which lie as Q3_K says.
+__device__ __forceinline__ uint32_t three_bits(uint32_t word, const uint32_t (&high)[2], int c, int j) {
+  return (word >> 2 * j & 0x03030303) | (high[j / 2] >> (c + 4 * (j % 2)) & 0x01010101) << 2;
+}
 
 // Four of the sixteen sub-blocks of a block. The lower bits lie as in Q2_K, bit 2 of element 4 * p + i is bit p % 8
 // of byte i of word p / 8 of the high plane. The head has the low nibbles of sixteen scales, their upper bits
@@ -302,9 +317,8 @@ struct Q3_K : Integer<Q3_K> {
     high_scales = head[8 + unit % 4];
     d = half_at(head, 6);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    uint32_t low = main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
-    return low | (high[piece / 8] >> piece % 8 & 0x01010101) << 2;
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    return three_bits(word, high, c, j);
   }
   __device__ __forceinline__ float scale(int group) const {
     int low = low_scales >> 4 * group & 15, upper = high_scales >> 2 * group & 3;
@@ -321,18 +335,22 @@ struct KScales {
     head = reinterpret_cast<const uint4*>(planes.head)[unit / 8];
     sub = unit % 8;
   }
+  // Those of all first or all last four sub-blocks are taken from the words together.
   __device__ __forceinline__ float scaled() const {
-    const uint32_t a = head.y >> sub % 4 * 8, c = head.w >> sub % 4 * 8;
-    return halves_of(head.x).x * float(sub < 4 ? a & 63 : (c & 15) | (a >> 2 & 48));
+    const uint32_t upper = (head.w & 0x0f0f0f0f) | (head.y >> 2 & 0x30303030);
+    return halves_of(head.x).x * own_of(sub < 4 ? head.y & 0x3f3f3f3f : upper);
   }
   __device__ __forceinline__ float minimum() const {
-    const uint32_t b = head.z >> sub % 4 * 8, c = head.w >> sub % 4 * 8;
-    return halves_of(head.x).y * float(sub < 4 ? b & 63 : (c >> 4 & 15) | (b >> 2 & 48));
+    const uint32_t upper = (head.w >> 4 & 0x0f0f0f0f) | (head.z >> 2 & 0x30303030);
+    return halves_of(head.x).y * own_of(sub < 4 ? head.z & 0x3f3f3f3f : upper);
+  }
+  __device__ __forceinline__ float own_of(uint32_t four) const {
+    return __uint_as_float(__byte_perm(four, 0x4b000000, 0x7440 + sub % 4)) - 8388608.0f;
   }
 };
 
 struct Q4_K : Integer<Q4_K> {
-  static constexpr int len = 32, group = 32;
+  static constexpr int len = 32, group = 32, bits = 4;
   static constexpr int eight_head = 16;
   static constexpr bool has_min = true;
   Main main;
@@ -341,13 +359,13 @@ struct Q4_K : Integer<Q4_K> {
     main.load(planes, unit);
     k.load(planes, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const { return main.nibbles(piece); }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return nibbles(word, j); }
   __device__ __forceinline__ float scale(int) const { return k.scaled(); }
   __device__ __forceinline__ float min(int) const { return k.minimum(); }
 };
 
 struct Q5_K : Integer<Q5_K> {
-  static constexpr int len = 32, group = 32;
+  static constexpr int len = 32, group = 32, bits = 5;
   static constexpr int eight_high = 32, eight_head = 16;
   static constexpr bool has_min = true;
   Main main;
@@ -358,8 +376,8 @@ struct Q5_K : Integer<Q5_K> {
     high = reinterpret_cast<const uint32_t*>(planes.high)[unit];
     k.load(planes, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return main.nibbles(piece) | fifth_bits(high, piece);
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    return nibbles(word, j) | fifth_bits(high, c + 4 * j);
   }
   __device__ __forceinline__ float scale(int) const { return k.scaled(); }
   __device__ __forceinline__ float min(int) const { return k.minimum(); }
@@ -382,9 +400,8 @@ struct Q6_K : Integer<Q6_K> {
     scales = reinterpret_cast<const char2*>(head)[1 + unit % 8];
     d = half_at(head, 0);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    uint32_t upper = high[piece / 4] >> 2 * (piece % 4) & 0x03030303;
-    return main.nibbles(piece) | upper << 4;
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    return nibbles(word, j) | (high[j] >> 2 * c & 0x03030303) << 4;
   }
   __device__ __forceinline__ float scale(int group) const { return __half2float(d) * float(group ? scales.y : scales.x); }
 };
@@ -400,9 +417,7 @@ struct IQ4_NL : Integer<IQ4_NL> {
     main.load(planes, unit);
     d = half_at(planes.head, unit);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return iq4.look_up(word >> 16 * j); }
   __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
@@ -420,9 +435,7 @@ struct IQ4_XS : Integer<IQ4_XS> {
     head = reinterpret_cast<const uint2*>(planes.head)[unit / 8];
     sub = unit % 8;
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return iq4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return iq4.look_up(word >> 16 * j); }
   __device__ __forceinline__ float scale(int) const {
     const int scale = (head.y >> 4 * sub & 15) | (head.x >> (16 + 2 * sub) & 3) << 4;
     return halves_of(head.x).x * float(scale - 32);
@@ -440,9 +453,7 @@ struct MXFP4 : Integer<MXFP4> {
     main.load(planes, unit);
     e = planes.head[unit];
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return fp4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return fp4.look_up(word >> 16 * j); }
   __device__ __forceinline__ float scale(int) const {
     return __uint_as_float(e < 2 ? 0x00200000 << e : (e - 1) << 23);
   }
@@ -469,9 +480,8 @@ struct ThreeBits : Integer<B> {
     factors = reinterpret_cast<const uint16_t*>(head)[at % 4];
     d = half_at(head, 4);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    uint32_t low = main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
-    uint32_t level = low | (high[piece / 8] >> piece % 8 & 0x01010101) << 2;
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
+    uint32_t level = three_bits(word, high, c, j);
     // The four numbers as nibbles.
     level |= level >> 4;
     return __byte_perm(B::first, B::second, __byte_perm(level, 0, 0x4420));
@@ -528,16 +538,12 @@ __device__ constexpr Codebook iq3_s = {{0x07050301, 0x0f0d0b09, 0xf9fbfdff, 0xf1
 
 struct IQ3_XXS : FourBits<IQ3_XXS> {
   static constexpr float unit = 0.25f;
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return iq3_xxs.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return iq3_xxs.look_up(word >> 16 * j); }
 };
 
 struct IQ3_S : FourBits<IQ3_S> {
   static constexpr float unit = 1.0f;
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return iq3_s.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return iq3_s.look_up(word >> 16 * j); }
 };
 
 // 64 levels of two bits, which lie as in Q2_K, and a scale for `units` of them.
@@ -551,9 +557,7 @@ struct TwoBits : Integer<B> {
     main.load(planes, unit);
     d = half_at(planes.head, unit / units);
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return main.word[piece % 4] >> 2 * (piece / 4) & 0x03030303;
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return word >> 2 * j & 0x03030303; }
   __device__ __forceinline__ float scale(int) const { return __half2float(d); }
 };
 
@@ -575,9 +579,7 @@ struct NVFP4 : Integer<NVFP4> {
     main.load(planes, unit);
     scales = reinterpret_cast<const uint16_t*>(planes.head)[unit];
   }
-  __device__ __forceinline__ uint32_t levels(int piece) const {
-    return fp4.look_up(main.word[piece % 4] >> 16 * (piece / 4));
-  }
+  __device__ __forceinline__ uint32_t levels_at(uint32_t word, int, int j) const { return fp4.look_up(word >> 16 * j); }
   __device__ __forceinline__ float scale(int group) const {
     const uint32_t bits = scales >> 8 * group & 255, magnitude = bits & 127;
     const float normal = __uint_as_float((magnitude << 20) + (119u << 23));

@@ -6,6 +6,7 @@
 #include "matmul_int8.cuh"
 #include "matvec.cuh"
 #include "matvec_int8.cuh"
+#include "matvec_levels.cuh"
 #include "matvec_parts.cuh"
 
 // Those with F32 activations, for few rows and for many.
@@ -30,5 +31,14 @@
   GATED_INT8(TYPE, NAME, 4)                                           \
   TILES_INT8(matmul_int8_##NAME##_128, TYPE, 128, 128, 2, 4, 1, 64)   \
   TILES_INT8(matmul_int8_##NAME##_32, TYPE, 32, 32, 2, 2, 1, 256)
+
+// Those of levels with activations in BF16, for all rows of decode steps.
+#define LEVELS_PRODUCTS(TYPE, NAME)        \
+  MATVEC_LEVELS(TYPE, NAME, 1, 1, 2)       \
+  MATVEC_LEVELS(TYPE, NAME, 2, 1, 2)       \
+  MATVEC_LEVELS(TYPE, NAME, 2, 4, 1)       \
+  GATED_LEVELS(TYPE, NAME)                 \
+  MATMUL_LEVELS(TYPE, NAME, 64, 64, 4, 2)  \
+  MATMUL_LEVELS(TYPE, NAME, 128, 64, 4, 2)
 
 #define INT8_DECODE_TILES(TYPE, NAME) TILES_INT8(matvec_int8_##NAME##_32, TYPE, 32, 32, 1, 1, 8, 256)

@@ -1,5 +1,5 @@
-// Rows of F32 values as 8-bit integers in blocks of 32, as they are or behind what comes before a product: a norm, an
-// activation, a gated activation. Rows are whole blocks.
+// Rows of F32 values in blocks of 32, as 8-bit integers or in BF16: as they are or behind what comes before a product, which is
+// a norm, an activation, or a gated activation. Rows are whole blocks.
 #include "activations.cuh"
 #include "blocks.cuh"
 #include "quantized.cuh"
@@ -11,26 +11,25 @@ __device__ __forceinline__ float4 four(const float* row, int col) {
   return *reinterpret_cast<const float4*>(row + col);
 }
 
-// A block for 512 columns of a row. quants: [n_rows, 32 * stride], blocks: [n_rows, stride].
+// A block for 512 columns of a row. values, heads, stride, in_bf16: as `BlockRows` has them.
 extern "C" __global__ void __launch_bounds__(32 * warps) quantize(
-    const float* x, int x_stride, uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+    const float* x, int x_stride, uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {
   const size_t row = blockIdx.x;
   const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
-  const bool inside = col < n_cols;
-  float4 v = inside ? four(x + row * x_stride, col) : float4{};
-  store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+  const float4 v = col < n_cols ? four(x + row * x_stride, col) : float4{};
+  const BlockRows to = {values, heads, stride, in_bf16};
+  to.store(row, v, col, col < to.reach(n_cols));
 }
 
 // The same of activation(gate) * up, or of activation(gate) where `up` is null. The values go to `out`, too, if there
 // is one.
 extern "C" __global__ void __launch_bounds__(32 * warps) quantize_activated(
     const float* gate, int gate_stride, const float* up, int up_stride, int act, float* out, int out_stride,
-    uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+    uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {
   const size_t row = blockIdx.x;
   const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
-  const bool inside = col < n_cols;
   float4 v = {};
-  if (inside) {
+  if (col < n_cols) {
     float4 g = four(gate + row * gate_stride, col);
     v = {activate(act, g.x), activate(act, g.y), activate(act, g.z), activate(act, g.w)};
     if (up) {
@@ -39,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(32 * warps) quantize_activated(
     }
     if (out) *reinterpret_cast<float4*>(out + row * out_stride + col) = v;
   }
-  store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+  const BlockRows to = {values, heads, stride, in_bf16};
+  to.store(row, v, col, col < to.reach(n_cols));
 }
 
 // The sum over a block, the same in all threads: lanes in pairs, then warps in order.
@@ -58,7 +58,7 @@ __device__ __forceinline__ float block_sum(float x, float (&partial)[norm_warps]
 template <bool centered>
 __device__ __forceinline__ void quantize_norm(
     const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride,
-    uint32_t* quants, uint2* blocks, int stride, int n_cols) {
+    const BlockRows& to, int n_cols) {
   __shared__ float partial[norm_warps];
   constexpr int step = 32 * norm_warps * 4, kept = 2;  // pieces of a row that a thread reads once
   const size_t row = blockIdx.x;
@@ -110,8 +110,7 @@ __device__ __forceinline__ void quantize_norm(
   const float scale = 1.0f / sqrtf(block_sum(squares, partial) / float(n_cols) + eps);
   // Every lane of a warp takes part, also where its columns are behind the end.
   auto store = [&](float4 v, float4 w, int col) {
-    const bool inside = col < n_cols;
-    if (inside) {
+    if (col < n_cols) {
       v = centre(v);
       v = {v.x * scale, v.y * scale, v.z * scale, v.w * scale};
       if (weight) v = {v.x * w.x, v.y * w.y, v.z * w.z, v.w * w.w};
@@ -120,7 +119,7 @@ __device__ __forceinline__ void quantize_norm(
     } else {
       v = {};
     }
-    store_quants(v, col, inside, quants + row * stride * 8, blocks + row * stride);
+    to.store(row, v, col, col < to.reach(n_cols));
   };
 #pragma unroll
   for (int i = 0; i < kept; i++) {
@@ -138,8 +137,8 @@ __device__ __forceinline__ void quantize_norm(
 #define MAKE(NAME, CENTERED)                                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * norm_warps) NAME(                                             \
       const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride, \
-      uint32_t* quants, uint2* blocks, int stride, int n_cols) {                                                  \
-    quantize_norm<CENTERED>(x, x_stride, weight, bias, eps, out, out_stride, quants, blocks, stride, n_cols);     \
+      uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {                                      \
+    quantize_norm<CENTERED>(x, x_stride, weight, bias, eps, out, out_stride, {values, heads, stride, in_bf16}, n_cols); \
   }
 
 MAKE(quantize_rms_norm, false)

@@ -1,11 +1,17 @@
-// Activations as 8-bit integers, the input of the integer products.
+// Activations in blocks of 32, the input of products with levels: 8-bit integers, or BF16.
 //
-// A block of 32 values has a scale and the sums of its first and last 16 quants: x is scale * quant. The scale is the
+// As integers, a block has a scale and the sums of its first and last 16 quants: x is scale * quant. The scale is the
 // largest magnitude over 127, quants are rounded to nearest, ties to even. A block whose scale would be subnormal is
 // all zeros. One with a value that is not finite keeps that as its scale, and zeros.
+//
+// As BF16, a block is four pieces of 16 bytes, in the order in which lanes take them: piece `c` has elements 4 c and 4 c + 2,
+// 4 c + 1 and 4 c + 3, then the same four of its last 16. It has two sums of what they are rounded to, of all 32 and of the
+// first 16, in two parts of BF16 each, which keep 16 bits. Rows end with zeros, up to a multiple of 512 columns.
 #pragma once
 
 #include <stdint.h>
+
+#include "tensor.cuh"
 
 // Rows of them.
 struct Quantized {
@@ -34,8 +40,7 @@ struct QuantBlock {
   }
 };
 
-// Quantizes and stores four values of a row, of which number `col` is the first. The eight lanes of a block do so
-// together, and all lanes of a warp take part; `inside` tells whether there are such columns.
+// Stores four values of a row as integers, as `BlockRows` has them.
 __device__ __forceinline__ void store_quants(float4 v, int col, bool inside, uint32_t* quants, uint2* blocks) {
   const unsigned all = 0xffffffffu;
   // The order of the bits is that of the magnitudes, with what is not a number above all.
@@ -60,3 +65,44 @@ __device__ __forceinline__ void store_quants(float4 v, int col, bool inside, uin
   quants[col / 4] = word;
   if (col % 32 == 0) blocks[col / 32] = {__float_as_uint(scale), (uint32_t(sum) & 0xffff) | uint32_t(upper) << 16};
 }
+
+// BF16, and what this leaves over, as BF16 too; what is not finite leaves nothing.
+__device__ __forceinline__ uint32_t two_parts(float x) {
+  const float high = unpack2<__nv_bfloat16>(pack2<__nv_bfloat16>(x, 0.0f)).x, rest = x - high;
+  return pack2<__nv_bfloat16>(x, fabsf(high) < INFINITY ? rest : 0.0f);
+}
+
+// The same in BF16.
+__device__ __forceinline__ void store_rounded(float4 v, int col, bool inside, uint2* values, uint2* sums) {
+  const unsigned all = 0xffffffffu;
+  const uint2 pairs = {pack2<__nv_bfloat16>(v.x, v.z), pack2<__nv_bfloat16>(v.y, v.w)};
+  const float2 a = unpack2<__nv_bfloat16>(pairs.x), b = unpack2<__nv_bfloat16>(pairs.y);
+  float half = (a.x + b.x) + (a.y + b.y);
+  for (int offset = 2; offset; offset >>= 1) half += __shfl_xor_sync(all, half, offset);
+  const float whole = half + __shfl_xor_sync(all, half, 4);
+  if (!inside) return;
+  const int block = col / 32, at = col % 32 / 4;
+  values[(block * 4 + at % 4) * 2 + at / 4] = pairs;
+  if (at == 0) sums[block] = {two_parts(whole), two_parts(half)};
+}
+
+// Where rows of activations go for the product behind.
+struct BlockRows {
+  uint32_t* values;  // [n_rows, stride] blocks of 32 bytes, or of 64 in BF16; or null for none
+  uint2* heads;      // [n_rows, stride]: scales and sums of quants, or sums of BF16
+  int stride;
+  int in_bf16;
+
+  // Columns that are stored of a row, with the zeros behind it.
+  __device__ __forceinline__ int reach(int n_cols) const { return in_bf16 ? (n_cols + 511) / 512 * 512 : n_cols; }
+
+  // Stores four values of a row, of which number `col` is the first. The eight lanes of a block do so together, and all
+  // lanes of a warp take part; `inside` tells whether there are such columns.
+  __device__ __forceinline__ void store(size_t row, float4 v, int col, bool inside) const {
+    uint2* own = heads + row * stride;
+    if (in_bf16)
+      store_rounded(v, col, inside, reinterpret_cast<uint2*>(values) + row * stride * 8, own);
+    else
+      store_quants(v, col, inside, values + row * stride * 8, own);
+  }
+};

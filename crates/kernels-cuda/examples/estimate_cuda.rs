@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
-    Error, GatedInt8, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter, Kernels, KvPages,
-    KvSpec, Linear, LinearGrouped, LinearHalf, LinearInt8, List, MAX_GATED_ROWS, Matrix, Norm,
-    NormKind, Pairs, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels,
-    attention_decode, attention_prefill, elementwise, gated_int8, group_rows, half_type,
-    is_worth_splitting, matmul_half, matmul_wgmma, matvec_int8, matvec_parts, norm, quantize,
-    quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
+    Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter, Kernels,
+    KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized, List, MAX_GATED_ROWS,
+    Matrix, Norm, NormKind, Pairs, QuantType, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
+    WgmmaKernels, attention_decode, attention_prefill, elementwise, gated_quantized, group_rows,
+    half_type, is_worth_splitting, matmul_half, matmul_wgmma, matvec_parts, matvec_quantized, norm,
+    quantize, quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -99,8 +99,8 @@ const PAGE_LEN: usize = 32;
 /// What a step is of.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum StepOf {
-    /// As many decode rows, each of a sequence.
-    Tokens(usize),
+    /// As many decode rows, each of a sequence, and what they are quantized to for products with levels.
+    Tokens(usize, QuantType),
     /// A prompt, by `mma.sync` or by `wgmma`.
     Prompt { wgmma: bool },
 }
@@ -108,7 +108,7 @@ enum StepOf {
 impl StepOf {
     fn n_rows(self) -> usize {
         match self {
-            Self::Tokens(n_rows) => n_rows,
+            Self::Tokens(n_rows, _) => n_rows,
             Self::Prompt { .. } => PROMPT,
         }
     }
@@ -116,7 +116,7 @@ impl StepOf {
     /// Positions of a sequence behind the step.
     fn kv_len(self) -> usize {
         match self {
-            Self::Tokens(n_rows) => CONTEXTS[usize::from(n_rows > 1)] + 1,
+            Self::Tokens(n_rows, _) => CONTEXTS[usize::from(n_rows > 1)] + 1,
             Self::Prompt { .. } => PROMPT,
         }
     }
@@ -199,7 +199,7 @@ impl Bench {
         &self,
         parts: &[(BlockType, usize)],
         n_cols: usize,
-        n_tokens: usize,
+        (n_tokens, quants): (usize, QuantType),
     ) -> Result<Work, Error> {
         let least = parts.iter().map(|p| p.1).min().unwrap_or(1);
         let mut of = Vec::new();
@@ -228,34 +228,35 @@ impl Bench {
                 })?);
                 continue;
             }
-            let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
+            let room = QuantizedRows::new(&self.device, quants, n_tokens, n_cols)?;
             let to = room.rows(0, n_tokens, n_cols);
             quantize(&self.kernels, &self.stream, x, to)?;
             let matrices: Vec<_> = matrices.iter().collect();
-            let linear = LinearInt8 { matrices: &matrices, x: to, bias: None, residual: None, out };
-            of.push(self.count(|| matvec_int8(&self.kernels, &self.stream, &linear))?);
+            let linear =
+                LinearQuantized { matrices: &matrices, x: to, bias: None, residual: None, out };
+            of.push(self.count(|| matvec_quantized(&self.kernels, &self.stream, &linear))?);
         }
         let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
         Ok(line(&of, least))
     }
 
-    /// The gated products of decode rows with the halves of a matrix, and their results as 8-bit integers.
+    /// The gated products of decode rows with the halves of a matrix, and their quantized results.
     fn gated_product(
         &self,
         ty: BlockType,
         (n_rows, n_cols): (usize, usize),
-        n_tokens: usize,
+        (n_tokens, quants): (usize, QuantType),
     ) -> Result<Work, Error> {
         let mut of = Vec::new();
         for sample in SAMPLES {
             let matrix = Matrix::new(&self.device, "weights", ty, 2 * sample, n_cols)?;
             let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * sample)?);
             let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
-            let room = QuantizedRows::new(&self.device, n_tokens, n_cols)?;
-            let to = GatedRows::new(&self.device, &self.stream, sample)?;
+            let room = QuantizedRows::new(&self.device, quants, n_tokens, n_cols)?;
+            let to = GatedRows::new(&self.device, &self.stream, quants, sample)?;
             let of_x = room.rows(0, n_tokens, n_cols);
             quantize(&self.kernels, &self.stream, x, of_x)?;
-            let gated = GatedInt8 {
+            let gated = GatedQuantized {
                 matrix: &matrix,
                 up_first: false,
                 bias: None,
@@ -264,7 +265,7 @@ impl Bench {
                 out: Rows::new(&out, 0, n_tokens, sample, sample),
                 to: Some(&to),
             };
-            of.push(self.count(|| gated_int8(&self.kernels, &self.stream, &gated))?);
+            of.push(self.count(|| gated_quantized(&self.kernels, &self.stream, &gated))?);
         }
         let Ok(of) = of.try_into() else { unreachable!("one for each sample") };
         Ok(line(&of, n_rows))
@@ -314,7 +315,8 @@ impl Bench {
     /// Norms, forms of activations, rope, the store and attention of a layer.
     fn between(&self, shape: &Shape, is_bf16: bool, of: StepOf) -> Result<Work, Error> {
         let (n_rows, kv_len) = (of.n_rows(), of.kv_len());
-        let is_decode = matches!(of, StepOf::Tokens(_));
+        let is_decode = matches!(of, StepOf::Tokens(..));
+        let quants = if let StepOf::Tokens(_, quants) = of { quants } else { QuantType::Int8 };
         let n_seqs = if is_decode { n_rows } else { 1 };
         let &Shape { dim, hidden_dim, n_heads, n_kv_heads, head_dim, .. } = shape;
         let (kernels, stream) = (&self.kernels, &self.stream);
@@ -351,7 +353,7 @@ impl Bench {
         };
         let pages = KvPages::new(&self.device, "keys and values", spec)?;
         let widest = dim.max(hidden_dim);
-        let eight = QuantizedRows::new(&self.device, n_rows, widest)?;
+        let quantized = QuantizedRows::new(&self.device, quants, n_rows, widest)?;
         let half = HalfRows::new(&self.device, 2 * n_rows, widest)?;
         let grouped = GroupedRows::new(&self.device, n_rows, widest)?;
         let max_kv_len = kv_len.next_multiple_of(256);
@@ -370,7 +372,7 @@ impl Bench {
                     split_rows(kernels, stream, x, half.rows(ty, 0, 2 * n_rows, cols))
                 }
                 _ if is_bf16 => Ok(()),
-                _ => quantize(kernels, stream, x, eight.rows(0, n_rows, cols)),
+                _ => quantize(kernels, stream, x, quantized.rows(0, n_rows, cols)),
             };
             let of_rows = Norm {
                 kind: NormKind::Rms,
@@ -380,11 +382,11 @@ impl Bench {
                 bias: None,
             };
             // Decode rows are quantized where they are made.
-            let is_int8 = is_decode && !is_bf16;
+            let is_quantized = is_decode && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
-                if is_int8 {
-                    let to = eight.rows(0, n_rows, dim);
+                if is_quantized {
+                    let to = quantized.rows(0, n_rows, dim);
                     quantize_norm(kernels, stream, &of_rows, x, Some(x), to)?;
                 } else {
                     norm(kernels, stream, &of_rows, x, x)?;
@@ -425,7 +427,7 @@ impl Bench {
             };
             if is_decode {
                 let arithmetic = AttentionArithmetic::Tensor;
-                let to = is_int8.then(|| eight.rows(0, n_rows, q_cols));
+                let to = is_quantized.then(|| quantized.rows(0, n_rows, q_cols));
                 attention_decode(
                     kernels, stream, &attention, arithmetic, max_kv_len, &scratch, to,
                 )?;
@@ -433,12 +435,12 @@ impl Bench {
                 let tiles = List::new(&tile_list, 0, tiles.len());
                 attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
             }
-            if !is_int8 {
+            if !is_quantized {
                 form(q, q_cols)?;
             }
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
             // The product of few decode rows gates and quantizes.
-            if is_int8 && n_rows <= MAX_GATED_ROWS {
+            if is_quantized && n_rows <= MAX_GATED_ROWS {
                 return Ok(());
             }
             let gated = Elementwise::Gated(Activation::Silu, up);
@@ -466,11 +468,13 @@ impl Bench {
                 (&[(ty, dim)], hidden_dim),
             ];
             for (parts, n_cols) in products {
-                if let StepOf::Tokens(n_tokens) = of {
+                if let StepOf::Tokens(n_tokens, quants) = of {
                     let gates = takes_quantized(most) && n_tokens <= MAX_GATED_ROWS;
                     let product = match parts == gate_up && gates {
-                        true => self.gated_product(most, (hidden_dim, n_cols), n_tokens)?,
-                        false => self.decode_product(parts, n_cols, n_tokens)?,
+                        true => {
+                            self.gated_product(most, (hidden_dim, n_cols), (n_tokens, quants))?
+                        }
+                        false => self.decode_product(parts, n_cols, (n_tokens, quants))?,
                     };
                     add(&mut step, &product, n_layers as f64 / 2.0);
                     continue;
@@ -482,8 +486,11 @@ impl Bench {
                 }
             }
         }
-        let n_logits = if let StepOf::Tokens(n_tokens) = of { n_tokens } else { 1 };
-        let logits = self.decode_product(&[(head, shape.vocab_size)], dim, n_logits)?;
+        let rows = match of {
+            StepOf::Tokens(n_tokens, quants) => (n_tokens, quants),
+            StepOf::Prompt { .. } => (1, QuantType::Int8),
+        };
+        let logits = self.decode_product(&[(head, shape.vocab_size)], dim, rows)?;
         add(&mut step, &logits, 1.0);
         Ok(step)
     }
@@ -502,31 +509,8 @@ fn seconds(card: &Card, work: &[f64; 8]) -> (f64, &'static str) {
     (most.0 + launches * LAUNCH, most.1)
 }
 
-const HEAD: &str = "\
-# What the CUDA kernels should take
-
-**Nothing on this page was measured on a GPU**; see [what was](performance.md#nvidia-h100). It is what the kernels'
-compiled code, run by the interpreter of `crates/ptx`, moves and computes, and the time that a GPU's limits allow for
-that: a lower bound, to compare with measurements. `cargo xtask kernels --estimate` writes it.
-
-- Bytes are the 32-byte sectors that a launch touches, each counted once per launch: caches are assumed to be
-  perfect within a launch, and empty between two.
-- A launch takes the longest of the times for its bytes, its operations and its instructions, plus 1.3 us,
-  which is the published cost inside a graph. Its first and last blocks, which do not fill a GPU, and
-  waits for memory are not included. Instructions are those of PTX, which the driver's compiler changes.
-- Limits: 80 % of 3.35 TB/s for an H100; a copy at 4.3 TB/s for an H200, measured elsewhere; 132 multiprocessors at
-  1.755 GHz with 128 floats, 64 `dp4a` and 4 warp instructions per cycle each; 989 and 1979 TFLOP/s of the tensor
-  cores in half precision and 8-bit integers, both published.
-- The launches are those of the backend: per layer norms, products of queries, keys and values, rope, attention with keys and
-  values in F16, and a gated feed-forward network; for a prompt, logits of one row. Embeddings and sampling are
-  omitted. Work is counted for 128 and 256 rows of matrices and prompts, and extrapolated linearly.
-- Prompts by wgmma are what `--cuda-wgmma` runs on both GPUs. They and 9 or more sequences in BF16 are counted with the
-  smallest of their tiles; whole matrices take larger ones, with fewer instructions. The interpreter counts a
-  warp-group instruction once for each warp.
-- The two GPUs differ only in memory: 80 and 141 GB, 3.35 and 4.8 TB/s. For a goal that was set for an
-  H200 (650 tokens/s of an 8B model in Q4_K_M, one sequence), an H100 thus gives 0.62 of it where memory is the limit (the ratio of the
-  two bandwidths above), 405 tokens/s, and all of it for prompts. An 80 GB GPU holds all models of the script, one at a time.
-";
+/// What stands in front of the tables.
+const HEAD: &str = include_str!("estimate_cuda.md");
 
 fn run() -> Result<(), Error> {
     let bench = Bench::new()?;
@@ -539,13 +523,20 @@ fn run() -> Result<(), Error> {
     for shape in &SHAPES {
         for (file, types) in FILES {
             let prompt = |wgmma| StepOf::Prompt { wgmma };
-            let tokens = shape.batches.iter().map(|&n| StepOf::Tokens(n));
+            let has_levels = takes_quantized(types[0]);
+            let tokens = shape.batches.iter().flat_map(|&n| {
+                let bf16 = has_levels.then_some(StepOf::Tokens(n, QuantType::Bf16));
+                [StepOf::Tokens(n, QuantType::Int8)].into_iter().chain(bf16)
+            });
             for of in tokens.chain([prompt(false), prompt(true)]) {
                 let step = bench.step(shape, types, of)?;
                 let (n_rows, after) = (of.n_rows(), of.kv_len() - 1);
                 let what = match of {
-                    StepOf::Tokens(1) => format!("a token after {after}"),
-                    StepOf::Tokens(n) => format!("a token of {n} sequences after {after}"),
+                    StepOf::Tokens(n, quants) => {
+                        let many = if n > 1 { format!(" of {n} sequences") } else { String::new() };
+                        let by = if quants == QuantType::Bf16 { " in BF16" } else { "" };
+                        format!("a token{many}{by} after {after}")
+                    }
                     StepOf::Prompt { wgmma: false } => format!("a prompt of {PROMPT}"),
                     StepOf::Prompt { wgmma: true } => format!("a prompt of {PROMPT} by wgmma"),
                 };

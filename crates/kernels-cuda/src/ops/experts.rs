@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::expert_kernels::{OfType, TILES};
 use super::kernels::Kernels;
-use super::quantize::BLOCK_LEN;
+use super::quantize::{BLOCK_LEN, QuantType};
 use crate::device::{Argument, Device, MAX_ARGUMENTS};
 use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
@@ -397,6 +397,7 @@ fn check_blocks<D: Device>(
 ) -> Checked {
     let x = linear.x;
     x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
+    x.check_type("x", QuantType::Int8);
     let checked = linear.check(kernels, x.n_cols(), sorted);
     let n_own = checked.n_own;
     assert!(n_own.is_multiple_of(BLOCK_LEN), "{n_own} columns of each expert are not blocks");
@@ -701,7 +702,7 @@ mod tests {
             let to = Rows::new(&out, first * out_stride, n, N_CHOSEN * n_out, out_stride);
             let linear = ExpertLinear { matrices, n_experts: N_EXPERTS, x, routes, out: to };
             // Rows of a room that is wider than they are.
-            let quants = QuantizedRows::new(device, n_rows, x_cols + 32).unwrap();
+            let quants = QuantizedRows::new(device, QuantType::Int8, n_rows, x_cols + 32).unwrap();
             let quantized = || {
                 let quants = quants.rows(first, n, x_cols);
                 quantize(kernels, stream, x, quants).unwrap();

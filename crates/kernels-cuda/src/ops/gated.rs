@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use super::kernels::Kernels;
-use super::matvec_int8::{MIN_TILE_ROWS, ROWS, WARPS};
+use super::levels;
+use super::matvec_quantized::{MIN_TILE_ROWS, ROWS, WARPS};
 use super::products::INT8_COLS;
-use super::quantize::{BLOCK_LEN, Quantized, QuantizedRows};
+use super::quantize::{BLOCK_LEN, QuantType, Quantized, QuantizedRows};
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
@@ -16,10 +17,10 @@ pub const MAX_GATED_ROWS: usize = MIN_TILE_ROWS - 1;
 /// Groups that the rows of a product are multiplied in at most.
 const MAX_GROUPS: usize = MAX_GATED_ROWS.div_ceil(INT8_COLS[INT8_COLS.len() - 1]);
 
-/// Room for the results of gated products as 8-bit integers: up to [`MAX_GATED_ROWS`] rows.
+/// Room for the quantized results of gated products: up to [`MAX_GATED_ROWS`] rows.
 ///
-/// The blocks of a launch count by counters which of them is the last of each 32 results, so launches that use one
-/// room belong in one stream.
+/// With 8-bit integers, the blocks of a launch count by counters which of them is the last of each 32 results, so launches that
+/// use one room belong in one stream.
 #[derive(Debug)]
 pub struct GatedRows<D: Device> {
     rows: QuantizedRows<D>,
@@ -29,8 +30,8 @@ pub struct GatedRows<D: Device> {
 
 impl<D: Device> GatedRows<D> {
     /// Bytes of room for rows of up to `max_cols` values.
-    pub fn bytes(max_cols: usize) -> usize {
-        QuantizedRows::<D>::bytes(MAX_GATED_ROWS, max_cols) + 4 * Self::n_counters(max_cols)
+    pub fn bytes(ty: QuantType, max_cols: usize) -> usize {
+        QuantizedRows::<D>::bytes(ty, MAX_GATED_ROWS, max_cols) + 4 * Self::n_counters(max_cols)
     }
 
     fn n_counters(max_cols: usize) -> usize {
@@ -41,10 +42,15 @@ impl<D: Device> GatedRows<D> {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], or what the driver reports.
-    pub fn new(device: &Arc<D>, stream: &D::Stream, max_cols: usize) -> Result<Self, Error> {
+    pub fn new(
+        device: &Arc<D>,
+        stream: &D::Stream,
+        ty: QuantType,
+        max_cols: usize,
+    ) -> Result<Self, Error> {
         let counters = vec![0u32; Self::n_counters(max_cols)];
         Ok(Self {
-            rows: QuantizedRows::new(device, MAX_GATED_ROWS, max_cols)?,
+            rows: QuantizedRows::new(device, ty, MAX_GATED_ROWS, max_cols)?,
             counters: Buffer::with(device, stream, "the counters of gated products", &counters)?,
             max_cols,
         })
@@ -61,7 +67,7 @@ impl<D: Device> GatedRows<D> {
 
 /// `out = act(gate * x) * (up * x)`, row by row, each product with its part of the bias.
 #[derive(Debug)]
-pub struct GatedInt8<'a, D: Device> {
+pub struct GatedQuantized<'a, D: Device> {
     /// The rows of the gate, then those of what it lets through, as many, `[2 * n_rows, n_cols]`.
     pub matrix: &'a Matrix<D>,
     /// Whether the gate's rows are the last ones instead.
@@ -74,11 +80,11 @@ pub struct GatedInt8<'a, D: Device> {
     pub act: Activation,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
-    /// Where the result goes as 8-bit integers, too, if it is wanted: as [`GatedRows::rows`] then has it.
+    /// Where the result goes quantized as `x` is, too, if it is wanted: as [`GatedRows::rows`] then has it.
     pub to: Option<&'a GatedRows<D>>,
 }
 
-/// Queues a gated product in one launch, with the bits of [`matvec_int8`](crate::matvec_int8) and
+/// Queues a gated product in one launch, with the bits of [`matvec_quantized`](crate::matvec_quantized) and
 /// [`quantize_activated`](crate::quantize_activated) after it.
 ///
 /// # Errors
@@ -86,13 +92,13 @@ pub struct GatedInt8<'a, D: Device> {
 ///
 /// # Panics
 /// If shapes or devices do not fit, the type is none that [`takes_quantized`](crate::takes_quantized), or the result is
-/// wanted as 8-bit integers and its rows are not aligned to 16 bytes.
-pub fn gated_int8<D: Device>(
+/// wanted quantized and its rows are not aligned to 16 bytes.
+pub fn gated_quantized<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    gated: &GatedInt8<'_, D>,
+    gated: &GatedQuantized<'_, D>,
 ) -> Result<(), Error> {
-    let &GatedInt8 { matrix, up_first, bias, x, act, out, to } = gated;
+    let &GatedQuantized { matrix, up_first, bias, x, act, out, to } = gated;
     let (n_batch, n_rows) = (x.n_rows(), out.n_cols());
     assert!(n_batch <= MAX_GATED_ROWS, "{n_batch} rows of activations");
     assert_eq!(matrix.n_rows(), 2 * n_rows, "rows of a gate and of what it lets through");
@@ -108,16 +114,24 @@ pub fn gated_int8<D: Device>(
             out.check_aligned("out");
             assert!(n_rows <= to.max_cols, "{n_rows} columns, room for {}", to.max_cols);
             let rows = to.rows(n_batch, n_rows);
-            rows.check(kernels, "8-bit results", n_batch, n_rows);
+            rows.check(kernels, "quantized results", n_batch, n_rows);
+            rows.check_type("quantized results", x.ty());
             assert!(!rows.is_in_room_of(&x), "the activations are where the results go");
-            rows.arguments()
+            rows.target()
         }
     };
     let counters = to.map_or(0, |to| to.counters.address());
-    let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride]) =
+    let act = Activation::ALL.iter().position(|&a| a == act);
+    let act = Argument::I32(act.expect("it is one of all") as i32);
+    let (bias, up_first) = (optional(bias)[0], Argument::I32(i32::from(up_first)));
+    if x.ty() == QuantType::Bf16 {
+        let out = [out.address(), out.stride()];
+        let gated = levels::Gated { bias, up_first, act, out, to: quants };
+        return levels::gated(kernels, stream, matrix, &x, &gated, n_rows);
+    }
+    let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride, _]) =
         (x.arguments(), quants);
     let [main, high, head] = matrix.planes();
-    let act = Activation::ALL.iter().position(|&a| a == act);
     let [n_rows_at, n_cols, n_batch_at] =
         [n_rows, matrix.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
     let arguments = [
@@ -127,9 +141,9 @@ pub fn gated_int8<D: Device>(
         x_quants,
         x_blocks,
         x_stride,
-        optional(bias)[0],
-        Argument::I32(i32::from(up_first)),
-        Argument::I32(act.expect("it is one of all") as i32),
+        bias,
+        up_first,
+        act,
         out.address(),
         out.stride(),
         to_quants,
@@ -161,10 +175,11 @@ mod tests {
     use super::*;
     use crate::matrix::INTEGER_TYPES;
     use crate::testing::{Random, TestDevice, kernels, on_device, read, weights};
-    use crate::{LinearInt8, matvec_int8, quantize, quantize_activated};
+    use crate::{LinearQuantized, matvec_quantized, quantize, quantize_activated};
 
     struct Case {
         ty: BlockType,
+        quants: QuantType,
         act: Activation,
         n_rows: usize,
         n_cols: usize,
@@ -175,14 +190,14 @@ mod tests {
 
     /// Compares with a product and an activation of their own, bit by bit.
     fn check(kernels: &Kernels<TestDevice>, stream: &realizar_ptx::Stream, case: &Case) {
-        let &Case { ty, act, n_rows, n_cols, n_batch, has_biases, up_first } = case;
+        let &Case { ty, quants, act, n_rows, n_cols, n_batch, has_biases, up_first } = case;
         let mut random = Random(7 + n_cols as u64);
         let device = kernels.device();
         let (bytes, _) = weights(ty, 2 * n_rows, n_cols, &mut random);
         let matrix = Matrix::upload(device, stream, "w", ty, 2 * n_rows, n_cols, &bytes).unwrap();
         let x = on_device(device, stream, &random.floats(n_batch * n_cols));
         let bias = on_device(device, stream, &random.floats(2 * n_rows));
-        let room = QuantizedRows::new(device, n_batch, n_cols.max(n_rows)).unwrap();
+        let room = QuantizedRows::new(device, quants, n_batch, n_cols.max(n_rows)).unwrap();
         let of_x = room.rows(0, n_batch, n_cols);
         quantize(kernels, stream, Rows::new(&x, 0, n_batch, n_cols, n_cols), of_x).unwrap();
 
@@ -192,17 +207,17 @@ mod tests {
         let both = on_device(device, stream, &vec![0.0f32; n_batch * 2 * n_rows]);
         let rows = |buffer| Rows::new(buffer, 0, n_batch, n_rows, stride);
         let bias_at = has_biases.then(|| Rows::vector(&bias, 2 * n_rows));
-        let linear = LinearInt8 {
+        let linear = LinearQuantized {
             matrices: &[&matrix],
             x: of_x,
             bias: bias_at,
             residual: None,
             out: Rows::new(&both, 0, n_batch, 2 * n_rows, 2 * n_rows),
         };
-        matvec_int8(kernels, stream, &linear).unwrap();
-        let to = GatedRows::new(device, stream, n_rows).unwrap();
+        matvec_quantized(kernels, stream, &linear).unwrap();
+        let to = GatedRows::new(device, stream, quants, n_rows).unwrap();
         let is_whole = n_rows.is_multiple_of(BLOCK_LEN);
-        let gated = GatedInt8 {
+        let gated = GatedQuantized {
             matrix: &matrix,
             up_first,
             bias: bias_at,
@@ -214,7 +229,7 @@ mod tests {
         let part = |at| Rows::new(&both, at, n_batch, n_rows, 2 * n_rows);
         let [gate, up] = if up_first { [n_rows, 0] } else { [0, n_rows] }.map(part);
         let of_apart = is_whole.then(|| {
-            let quantized = QuantizedRows::new(device, n_batch, n_rows).unwrap();
+            let quantized = QuantizedRows::new(device, quants, n_batch, n_rows).unwrap();
             let to = quantized.rows(0, n_batch, n_rows);
             let out = Some(rows(&apart));
             quantize_activated(kernels, stream, act, gate, Some(up), out, to).unwrap();
@@ -226,7 +241,7 @@ mod tests {
         }
         // The second launch finds the counters as the first one did.
         for _ in 0..2 {
-            gated_int8(kernels, stream, &gated).unwrap();
+            gated_quantized(kernels, stream, &gated).unwrap();
             let [found, wanted] = [&out, &apart].map(|at| read(stream, at, blank.len()));
             let bits = |values: Vec<f32>| values.iter().map(|v| v.to_bits()).collect::<Vec<_>>();
             assert_eq!(bits(found), bits(wanted), "{ty} [{n_rows}, {n_cols}] x {n_batch}");
@@ -243,9 +258,11 @@ mod tests {
         let (kernels, stream) = kernels();
         for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
             for (n_batch, n_rows) in [(1, 64), (2, 32), (3, 32), (8, 32)] {
+                let quants = if n_batch == 3 { QuantType::Bf16 } else { QuantType::Int8 };
                 let act = Activation::ALL[(i + n_batch) % Activation::ALL.len()];
                 let (has_biases, up_first) = (i % 2 == n_batch % 2, n_batch == 2);
-                let case = Case { ty, act, n_rows, n_cols: 512, n_batch, has_biases, up_first };
+                let n_cols = 512;
+                let case = Case { ty, quants, act, n_rows, n_cols, n_batch, has_biases, up_first };
                 check(&kernels, &stream, &case);
             }
         }
@@ -254,15 +271,18 @@ mod tests {
     #[test]
     fn rows_that_do_not_fill_blocks_are_not_quantized() {
         let (kernels, stream) = kernels();
-        for (n_rows, n_cols, n_batch) in [(1, 256, 1), (13, 1280, 5), (7, 2304, 2)] {
-            let (ty, act) = (BlockType::Q4_K, Activation::Silu);
-            let case = Case { ty, act, n_rows, n_cols, n_batch, has_biases: true, up_first: true };
-            check(&kernels, &stream, &case);
+        for quants in [QuantType::Int8, QuantType::Bf16] {
+            for (n_rows, n_cols, n_batch) in [(1, 256, 1), (13, 1280, 5), (7, 2304, 2)] {
+                let (ty, act, has_biases, up_first) =
+                    (BlockType::Q4_K, Activation::Silu, true, true);
+                let case = Case { ty, quants, act, n_rows, n_cols, n_batch, has_biases, up_first };
+                check(&kernels, &stream, &case);
+            }
         }
     }
 
-    #[test]
-    fn rows_have_the_bits_that_they_have_alone() {
+    /// Compares rows together with each row alone.
+    fn check_alone(quants: QuantType) {
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let (ty, n, n_batch) = (BlockType::Q6_K, 256, 7);
@@ -270,14 +290,14 @@ mod tests {
         let (bytes, _) = weights(ty, 2 * n, n, &mut random);
         let matrix = Matrix::upload(device, &stream, "w", ty, 2 * n, n, &bytes).unwrap();
         let x = on_device(device, &stream, &random.floats(n_batch * n));
-        let room = QuantizedRows::new(device, n_batch, n).unwrap();
+        let room = QuantizedRows::new(device, quants, n_batch, n).unwrap();
         let x = Rows::new(&x, 0, n_batch, n, n);
         quantize(&kernels, &stream, x, room.rows(0, n_batch, n)).unwrap();
         let [together, alone] =
             [(); 2].map(|()| on_device(device, &stream, &vec![0.0f32; n_batch * n]));
-        let to = GatedRows::new(device, &stream, n).unwrap();
+        let to = GatedRows::new(device, &stream, quants, n).unwrap();
         let run = |first: usize, n_rows: usize, out: &Buffer<TestDevice>| {
-            let gated = GatedInt8 {
+            let gated = GatedQuantized {
                 matrix: &matrix,
                 up_first: false,
                 bias: None,
@@ -286,7 +306,7 @@ mod tests {
                 out: Rows::new(out, first * n, n_rows, n, n),
                 to: Some(&to),
             };
-            gated_int8(&kernels, &stream, &gated).unwrap();
+            gated_quantized(&kernels, &stream, &gated).unwrap();
             to.rows(n_rows, n).read(&stream)
         };
         let all = run(0, n_batch, &together);
@@ -294,5 +314,10 @@ mod tests {
         assert_eq!(all, each.concat());
         let [together, alone] = [&together, &alone].map(|at| read(&stream, at, n_batch * n));
         assert_eq!(together, alone);
+    }
+    #[test]
+    fn rows_have_the_bits_that_they_have_alone() {
+        check_alone(QuantType::Int8);
+        check_alone(QuantType::Bf16);
     }
 }

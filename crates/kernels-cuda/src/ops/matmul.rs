@@ -2,8 +2,9 @@
 
 use super::kernels::Kernels;
 use super::matvec::Linear;
-use super::matvec_int8::{Ends, LinearInt8};
+use super::matvec_quantized::{Ends, LinearQuantized};
 use super::products::TILES;
+use super::quantize::QuantType;
 use super::round::{Halves, half_type};
 use super::rows::optional;
 use crate::device::{Argument, Device};
@@ -133,10 +134,11 @@ pub fn matmul_half<D: Device>(
 pub fn matmul_int8<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    linear: &LinearInt8<'_, D>,
+    linear: &LinearQuantized<'_, D>,
 ) -> Result<(), Error> {
     linear.check(kernels);
     let x = &linear.x;
+    x.check_type("x", QuantType::Int8);
     let n_batch = x.n_rows();
     let [quants, blocks, stride] = x.arguments();
     let tile = tile(n_batch);
@@ -190,7 +192,7 @@ mod tests {
     use crate::matrix::BLOCK_TYPES;
     use crate::matrix::INTEGER_TYPES;
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, rounded, weights};
-    use crate::{Buffer, HalfRows, QuantizedRows, matvec_int8, quantize, round_rows};
+    use crate::{Buffer, HalfRows, QuantizedRows, matvec_quantized, quantize, round_rows};
 
     /// What activations are.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -259,11 +261,13 @@ mod tests {
                     matmul_half(kernels, stream, &linear).unwrap();
                 }
                 Form::Int8 => {
-                    let room = QuantizedRows::new(kernels.device(), n + 1, n_cols + 32).unwrap();
+                    let room =
+                        QuantizedRows::new(kernels.device(), QuantType::Int8, n + 1, n_cols + 32)
+                            .unwrap();
                     let to = room.rows(1, n, n_cols);
                     quantize(kernels, stream, x, to).unwrap();
                     let parts: Vec<&Matrix<_>> = matrices.iter().collect();
-                    let linear = LinearInt8 { matrices: &parts, x: to, bias, residual, out };
+                    let linear = LinearQuantized { matrices: &parts, x: to, bias, residual, out };
                     matmul_int8(kernels, stream, &linear).unwrap();
                 }
             }
@@ -417,19 +421,19 @@ mod tests {
             let (bytes, _) = weights(ty, 7, 32, &mut random);
             let matrix = Matrix::upload(device, &stream, "w", ty, 7, 32, &bytes).unwrap();
             let x = on_device(device, &stream, &random.floats(3 * 32));
-            let room = QuantizedRows::new(device, 3, 32).unwrap();
+            let room = QuantizedRows::new(device, QuantType::Int8, 3, 32).unwrap();
             let to = room.rows(0, 3, 32);
             quantize(&kernels, &stream, Rows::new(&x, 0, 3, 32, 32), to).unwrap();
             let [few, many] = [(); 2].map(|()| on_device(device, &stream, &[0.0f32; 21]));
             let parts = [&matrix];
-            let linear = |out| LinearInt8 {
+            let linear = |out| LinearQuantized {
                 matrices: &parts,
                 x: to,
                 bias: None,
                 residual: None,
                 out: Rows::new(out, 0, 3, 7, 7),
             };
-            matvec_int8(&kernels, &stream, &linear(&few)).unwrap();
+            matvec_quantized(&kernels, &stream, &linear(&few)).unwrap();
             matmul_int8(&kernels, &stream, &linear(&many)).unwrap();
             assert_eq!(read(&stream, &few, 21), read(&stream, &many, 21), "{ty}");
         }

@@ -11,10 +11,11 @@ mod experts;
 mod gated;
 mod kernels;
 mod kv_store;
+mod levels;
 mod matmul;
 mod matvec;
-mod matvec_int8;
 mod matvec_parts;
+mod matvec_quantized;
 mod norm;
 mod products;
 mod quantize;
@@ -41,16 +42,18 @@ pub use experts::{
     expert_matmul_int8, expert_matvec, expert_matvec_int8, is_worth_sorting, sort_by_expert,
     takes_own_halves,
 };
-pub use gated::{GatedInt8, GatedRows, MAX_GATED_ROWS, gated_int8};
+pub use gated::{GatedQuantized, GatedRows, MAX_GATED_ROWS, gated_quantized};
 pub use kernels::{Kernels, launches_of_thread};
 pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};
 pub use matvec::{Linear, matvec};
-pub use matvec_int8::{LinearInt8, MAX_PARTS, matvec_int8};
 pub use matvec_parts::{is_worth_splitting, matvec_parts, takes_parts};
+pub use matvec_quantized::{LinearQuantized, MAX_PARTS, matvec_quantized};
 pub use norm::{Norm, NormKind, norm};
 pub use products::takes_quantized;
-pub use quantize::{Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm};
+pub use quantize::{
+    QuantType, Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm,
+};
 pub use ranks::{RankRows, all_gather, all_reduce};
 pub use recurrent::StateLists;
 pub use rope::{Pairs, RopeAngles, rope, rope_table};

@@ -75,6 +75,17 @@ pub(crate) const PARTS_TILES: [Tile; 4] = [
     Tile { x_rows: 64, w_rows: 128, threads: 256 },
 ];
 
+/// The same of decode rows in BF16 by levels, where these are few.
+pub(crate) const LEVELS_FEW: [Tile; 3] = [
+    Tile { x_rows: 8, w_rows: 16, threads: 256 },
+    Tile { x_rows: 8, w_rows: 32, threads: 256 },
+    Tile { x_rows: 32, w_rows: 32, threads: 256 },
+];
+/// The same of tiles for many, and their dynamic shared memory: `tile_bytes` of `cuda/matvec_levels.cuh`.
+pub(crate) const LEVELS_TILES: [Tile; 2] =
+    [Tile { x_rows: 64, w_rows: 64, threads: 256 }, Tile { x_rows: 64, w_rows: 128, threads: 256 }];
+pub(crate) const LEVELS_SHARED: u32 = 96 * 1024;
+
 /// A size of tiles.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile {
@@ -92,6 +103,8 @@ pub(crate) struct ProductKernels<D: Device> {
     pub(crate) matmul_half: Option<[D::Function; TILES.len()]>,
     /// Of types of integer levels.
     pub(crate) int8: Option<Int8Kernels<D>>,
+    /// Of types of integer levels, with activations in BF16.
+    pub(crate) levels: Option<LevelsKernels<D>>,
     /// Of types that take activations in parts.
     pub(crate) parts: Option<PartsKernels<D>>,
 }
@@ -101,6 +114,15 @@ pub(crate) struct ProductKernels<D: Device> {
 pub(crate) struct PartsKernels<D: Device> {
     pub(crate) few: [D::Function; PARTS_FEW.len()],
     pub(crate) tiles: [D::Function; PARTS_TILES.len()],
+}
+
+/// The kernels of a block type of levels with activations in BF16.
+#[derive(Debug)]
+pub(crate) struct LevelsKernels<D: Device> {
+    pub(crate) few: [D::Function; LEVELS_FEW.len()],
+    /// With a gated activation after two matrices.
+    pub(crate) gated: D::Function,
+    pub(crate) tiles: [D::Function; LEVELS_TILES.len()],
 }
 
 /// The kernels of a block type with 8-bit activations.
@@ -129,6 +151,16 @@ impl<D: Device> ProductKernels<D> {
             let matvec_tiles = tiled.then(tile).transpose()?;
             Ok(Int8Kernels { matvec, gated, matvec_tiles, matmul: tiles("matmul_int8")? })
         };
+        let levels = || {
+            let few = |t: Tile| format!("matvec_levels_{name}_{}x{}", t.w_rows / 16, t.x_rows / 8);
+            let tiles = |t: Tile| format!("matmul_levels_{name}_{}", t.w_rows);
+            let tiles = image.functions(LEVELS_TILES, tiles)?;
+            for tile in &tiles {
+                device.allow_shared(tile, LEVELS_SHARED)?;
+            }
+            let gated = image.function(&format!("gated_levels_{name}"))?;
+            Ok::<_, Error>(LevelsKernels { few: image.functions(LEVELS_FEW, few)?, gated, tiles })
+        };
         let parts = || {
             let few = |t: Tile| format!("matvec_parts_{name}_{}x{}", t.w_rows / 16, t.x_rows / 4);
             let tiles = |t: Tile| format!("matmul_parts_{name}_{}x{}", t.w_rows, 2 * t.x_rows);
@@ -141,6 +173,7 @@ impl<D: Device> ProductKernels<D> {
             matmul: image.function(&format!("matmul_f32_{name}"))?,
             matmul_half: (ty != BlockType::F32).then(|| tiles("matmul_half")).transpose()?,
             int8: takes_quantized(ty).then(int8).transpose()?,
+            levels: takes_quantized(ty).then(levels).transpose()?,
             parts: takes_parts(ty).then(parts).transpose()?,
         })
     }

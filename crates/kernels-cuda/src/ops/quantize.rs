@@ -1,7 +1,7 @@
-//! Activations as 8-bit integers, the input of the integer products.
+//! Activations in blocks of 32, the input of products with levels: as 8-bit integers, or in BF16.
 //!
-//! One format serves every weight type: blocks of 32 values with an F32 scale, and the sums of each half for
-//! the types whose levels have an offset.
+//! Either format serves every weight type. An integer block has an F32 scale and the sums of its halves for the types whose
+//! levels have an offset; a BF16 block has two sums for those with minimums.
 
 use super::kernels::Kernels;
 use super::rows::optional;
@@ -16,6 +16,8 @@ pub(crate) const BLOCK_LEN: usize = 32;
 /// Threads of a block, and of one that has a whole row to normalize; each has four columns at a time.
 const THREADS: u32 = 128;
 const NORM_THREADS: u32 = 512;
+/// Columns that rows of BF16 are filled up to a multiple of.
+const BF16_COLS: usize = 512;
 
 /// The kernels that quantize.
 #[derive(Debug)]
@@ -38,14 +40,43 @@ impl<D: Device> QuantizeKernels<D> {
     }
 }
 
-/// Room on a device for rows of 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`, where the scale is the block's largest
-/// magnitude over 127 and quants round to nearest, ties to even. A block with a value that is not finite has a
-/// scale that is not finite, so that every product with it shows it.
+/// What activations are quantized to. Products with either have bits of their own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuantType {
+    /// 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`, where the scale is the block's largest magnitude over 127 and quants
+    /// round to nearest, ties to even. A block with a value that is not finite has a scale that is not finite, so that every
+    /// product with it shows it.
+    Int8,
+    /// BF16, rounded to nearest, ties to even.
+    Bf16,
+}
+
+impl QuantType {
+    /// Bytes of the values of a block.
+    fn block_bytes(self) -> usize {
+        match self {
+            Self::Int8 => BLOCK_LEN,
+            Self::Bf16 => 2 * BLOCK_LEN,
+        }
+    }
+
+    /// Blocks of a row of so many columns, with those of zeros behind it.
+    fn n_blocks(self, n_cols: usize) -> usize {
+        match self {
+            Self::Int8 => n_cols.div_ceil(BLOCK_LEN),
+            Self::Bf16 => n_cols.next_multiple_of(BF16_COLS) / BLOCK_LEN,
+        }
+    }
+}
+
+/// Room on a device for rows of quantized activations.
 #[derive(Debug)]
 pub struct QuantizedRows<D: Device> {
-    /// `[max_rows, 32 * max_blocks]`, `i8`
+    ty: QuantType,
+    /// `[max_rows, max_blocks]` blocks: 32 values, `i8` or BF16.
     quants: Buffer<D>,
-    /// A scale, `f32`, and the sums of the block's first and last 16 quants, `i16`: `[max_rows, max_blocks]`.
+    /// `[max_rows, max_blocks]`: of integers a scale, `f32`, and the sums of the block's first and last 16 quants, `i16`; of
+    /// BF16 the sum of the block and that of its first 16, each in two parts of BF16.
     blocks: Buffer<D>,
     max_rows: usize,
     max_blocks: usize,
@@ -53,20 +84,26 @@ pub struct QuantizedRows<D: Device> {
 
 impl<D: Device> QuantizedRows<D> {
     /// Bytes of room for `max_rows` rows of up to `max_cols` values.
-    pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
-        max_rows * max_cols.div_ceil(BLOCK_LEN) * (BLOCK_LEN + 8)
+    pub fn bytes(ty: QuantType, max_rows: usize, max_cols: usize) -> usize {
+        max_rows * ty.n_blocks(max_cols) * (ty.block_bytes() + 8)
     }
 
     /// Room for `max_rows` rows of up to `max_cols` values.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
-    pub fn new(device: &Arc<D>, max_rows: usize, max_cols: usize) -> Result<Self, Error> {
-        let max_blocks = max_cols.div_ceil(BLOCK_LEN);
+    pub fn new(
+        device: &Arc<D>,
+        ty: QuantType,
+        max_rows: usize,
+        max_cols: usize,
+    ) -> Result<Self, Error> {
+        let max_blocks = ty.n_blocks(max_cols);
         let n = max_rows * max_blocks;
         Ok(Self {
-            quants: Buffer::new(device, "8-bit activations", n * BLOCK_LEN)?,
-            blocks: Buffer::new(device, "the scales of 8-bit activations", n * 8)?,
+            ty,
+            quants: Buffer::new(device, "quantized activations", n * ty.block_bytes())?,
+            blocks: Buffer::new(device, "the heads of quantized activations", n * 8)?,
             max_rows,
             max_blocks,
         })
@@ -89,7 +126,7 @@ impl<D: Device> QuantizedRows<D> {
     }
 }
 
-/// Rows of 8-bit integers.
+/// Rows of quantized activations.
 #[derive(Debug)]
 pub struct Quantized<'a, D: Device> {
     room: &'a QuantizedRows<D>,
@@ -107,6 +144,11 @@ impl<D: Device> Clone for Quantized<'_, D> {
 impl<D: Device> Copy for Quantized<'_, D> {}
 
 impl<D: Device> Quantized<'_, D> {
+    /// What they are quantized to.
+    pub fn ty(&self) -> QuantType {
+        self.room.ty
+    }
+
     /// Rows that there are.
     pub fn n_rows(&self) -> usize {
         self.n_rows
@@ -124,37 +166,51 @@ impl<D: Device> Quantized<'_, D> {
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
+    /// Asserts what they are quantized to.
+    pub(crate) fn check_type(&self, what: &str, ty: QuantType) {
+        assert_eq!(self.ty(), ty, "the type of {what}");
+    }
+
     /// Whether both are in one room.
     pub(crate) fn is_in_room_of(&self, other: &Self) -> bool {
         std::ptr::eq(self.room, other.room)
     }
 
-    /// Waits for the rows: of each block its quants, then its scale and sums.
+    /// Waits for the rows, with the zeros behind them: of each row the words of its quants, then of its blocks.
     #[cfg(test)]
-    pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<([u32; 8], [u32; 2])>> {
-        let n = self.n_cols / BLOCK_LEN;
+    pub(crate) fn read(&self, stream: &D::Stream) -> Vec<[Vec<u32>; 2]> {
+        let (ty, room) = (self.room.ty, self.room);
+        let n = ty.n_blocks(self.n_cols);
         let of_row = |row: usize| {
-            let at = (self.first + row) * self.room.max_blocks;
-            let (mut quants, mut blocks) = (vec![[0u32; 8]; n], vec![[0u32; 2]; n]);
-            self.room.quants.read(stream, at * BLOCK_LEN, &mut quants).unwrap();
-            self.room.blocks.read(stream, at * 8, &mut blocks).unwrap();
-            quants.into_iter().zip(blocks).collect()
+            let at = (self.first + row) * room.max_blocks;
+            let mut words = [vec![0; n * ty.block_bytes() / 4], vec![0; n * 2]];
+            room.quants.read(stream, at * ty.block_bytes(), &mut words[0]).unwrap();
+            room.blocks.read(stream, at * 8, &mut words[1]).unwrap();
+            words
         };
         (0..self.n_rows).map(of_row).collect()
     }
 
-    /// The arguments of a launch without such rows.
-    pub(crate) const NULL: [Argument; 3] =
-        [Argument::Address(0), Argument::Address(0), Argument::I32(0)];
+    /// The arguments of a launch that stores no such rows.
+    pub(crate) const NULL: [Argument; 4] =
+        [Argument::Address(0), Argument::Address(0), Argument::I32(0), Argument::I32(0)];
 
     /// Quants, blocks, and blocks from one row to the next.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = self.first * self.room.max_blocks;
+        let bytes = at * self.ty().block_bytes();
         [
-            Argument::Address(self.room.quants.address() + (at * BLOCK_LEN) as u64),
+            Argument::Address(self.room.quants.address() + bytes as u64),
             Argument::Address(self.room.blocks.address() + (at * 8) as u64),
             Argument::I32(self.room.max_blocks as i32),
         ]
+    }
+
+    /// What kernels that store such rows take: as `arguments`, then whether they are BF16.
+    pub(crate) fn target(&self) -> [Argument; 4] {
+        let [quants, blocks, stride] = self.arguments();
+        let in_bf16 = self.ty() == QuantType::Bf16;
+        [quants, blocks, stride, Argument::I32(i32::from(in_bf16))]
     }
 
     /// The grid of kernels that take single elements.
@@ -180,10 +236,10 @@ pub fn quantize<D: Device>(
 ) -> Result<(), Error> {
     x.check(kernels, "x", to.n_rows, to.n_cols);
     x.check_aligned("x");
-    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
-    let [quants, blocks, stride] = to.arguments();
+    to.check(kernels, "quantized rows", to.n_rows, to.n_cols);
+    let [quants, blocks, stride, in_bf16] = to.target();
     let n_cols = Argument::I32(to.n_cols as i32);
-    let arguments = [x.address(), x.stride(), quants, blocks, stride, n_cols];
+    let arguments = [x.address(), x.stride(), quants, blocks, stride, in_bf16, n_cols];
     let function = &kernels.quantize.plain;
     // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their shapes
     // and alignment were checked. As `matvec` says, buffers outlive queued work.
@@ -213,10 +269,10 @@ pub fn quantize_activated<D: Device>(
             rows.check_aligned(what);
         }
     }
-    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
+    to.check(kernels, "quantized rows", to.n_rows, to.n_cols);
     let act = Activation::ALL.iter().position(|&a| a == act);
     let ([up, up_stride], [out, out_stride]) = (optional(up), optional(out));
-    let [quants, blocks, stride] = to.arguments();
+    let [quants, blocks, stride, in_bf16] = to.target();
     let arguments = [
         gate.address(),
         gate.stride(),
@@ -228,6 +284,7 @@ pub fn quantize_activated<D: Device>(
         quants,
         blocks,
         stride,
+        in_bf16,
         Argument::I32(to.n_cols as i32),
     ];
     let function = &kernels.quantize.activated;
@@ -264,9 +321,9 @@ pub fn quantize_norm<D: Device>(
             vector.check(kernels, what, 1, group);
         }
     }
-    to.check(kernels, "8-bit rows", to.n_rows, to.n_cols);
+    to.check(kernels, "quantized rows", to.n_rows, to.n_cols);
     let [out, out_stride] = optional(out);
-    let [quants, blocks, stride] = to.arguments();
+    let [quants, blocks, stride, in_bf16] = to.target();
     let arguments = [
         x.address(),
         x.stride(),
@@ -278,6 +335,7 @@ pub fn quantize_norm<D: Device>(
         quants,
         blocks,
         stride,
+        in_bf16,
         Argument::I32(to.n_cols as i32),
     ];
     let function = match kind {
@@ -292,8 +350,9 @@ pub fn quantize_norm<D: Device>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Random, TestDevice, kernels, on_device, quantized_block, read};
+    use crate::testing::{Random, TestDevice, halved, kernels, on_device, quantized_block, read};
     use realizar_ptx as ptx;
+    use realizar_quant::BlockType;
 
     /// Asserts that rows are those of `x`, and that what is beside them has not been written.
     fn check(stream: &ptx::Stream, room: &QuantizedRows<TestDevice>, first: usize, x: &[Vec<f32>]) {
@@ -321,9 +380,9 @@ mod tests {
 
     /// Room for seven rows of 13 blocks, filled with marks.
     fn room(device: &Arc<TestDevice>, stream: &ptx::Stream) -> QuantizedRows<TestDevice> {
-        let room = QuantizedRows::new(device, 7, 400).unwrap();
+        let room = QuantizedRows::new(device, QuantType::Int8, 7, 400).unwrap();
         assert_eq!(
-            QuantizedRows::<TestDevice>::bytes(7, 400),
+            QuantizedRows::<TestDevice>::bytes(QuantType::Int8, 7, 400),
             room.quants.n_bytes() + room.blocks.n_bytes()
         );
         room.quants.write(stream, 0, &[77i8; 7 * 13 * 32]).unwrap();
@@ -407,6 +466,44 @@ mod tests {
                     let expected = (x - center) / deviation * w + v;
                     let found = f64::from(found[row * stride + i]);
                     assert!((found - expected).abs() < 4e-6, "{kind:?}: {found} {expected}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rows_of_bf16_have_sums_and_end_with_zeros() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let (n_rows, n_cols) = (2, 544);
+        let mut values = Random(7).floats(n_rows * n_cols);
+        values[3] = f32::INFINITY;
+        let x = on_device(device, &stream, &values);
+        let room = QuantizedRows::new(device, QuantType::Bf16, n_rows + 1, n_cols).unwrap();
+        room.quants.write(&stream, 0, &vec![77u8; room.quants.n_bytes()]).unwrap();
+        let to = room.rows(1, n_rows, n_cols);
+        quantize(&kernels, &stream, Rows::new(&x, 0, n_rows, n_cols, n_cols), to).unwrap();
+        let half = |word: u32, upper: bool| {
+            f32::from_bits(if upper { word & 0xffff_0000 } else { word << 16 })
+        };
+        for (x, [quants, sums]) in values.chunks(n_cols).zip(to.read(&stream)) {
+            assert_eq!((quants.len(), sums.len()), (1024 / 2, 1024 / 32 * 2));
+            let rounded: Vec<f32> = x.iter().map(|&x| halved(BlockType::BF16, x).1).collect();
+            for (i, &word) in quants.iter().enumerate() {
+                // Piece c of a block has elements 4 c, 4 c + 2, 4 c + 1, 4 c + 3, and the same 16 further.
+                let (block, c, pair) = (i / 16, i / 4 % 4, i % 4);
+                let at = 32 * block + 4 * c + pair / 2 * 16 + pair % 2;
+                let expected = [at, at + 2].map(|i| rounded.get(i).copied().unwrap_or(0.0));
+                assert_eq!([half(word, false), half(word, true)], expected, "word {i}");
+            }
+            for (block, sums) in sums.chunks(2).enumerate() {
+                let of = |n| -> f64 {
+                    rounded.iter().skip(32 * block).take(n).map(|&x| f64::from(x)).sum()
+                };
+                for (&word, expected) in sums.iter().zip([of(32), of(16)]) {
+                    let found = f64::from(half(word, false)) + f64::from(half(word, true));
+                    let is_right = (found - expected).abs() <= 2e-5 * expected.abs() + 1e-6;
+                    assert!(is_right || found == expected, "block {block}: {found}, {expected}");
                 }
             }
         }

@@ -187,7 +187,8 @@ pub fn attention_decode<D: Device>(
         assert!(head_dim.is_multiple_of(BLOCK_LEN), "heads of {head_dim} are not blocks of 32");
         to.check(kernels, "the quantized results", attention.q.n_rows(), attention.out.n_cols());
     }
-    let [quants, blocks, quants_stride] = to.map_or(Quantized::<D>::NULL, |to| to.arguments());
+    let [quants, blocks, quants_stride, in_bf16] =
+        to.map_or(Quantized::<D>::NULL, |to| to.target());
     let &Attention { q, pages, window, out, .. } = attention;
     let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
@@ -232,6 +233,7 @@ pub fn attention_decode<D: Device>(
             quants,
             blocks,
             quants_stride,
+            in_bf16,
             Argument::I32(spec.type_index() as i32),
         ]);
         // The kernels on tensor cores have their types in their names.

@@ -10,7 +10,7 @@ use realizar_quant::{BlockType, dequantize, quantize};
 
 use super::*;
 use crate::testing::{Random, TestDevice, kernels, on_device, read};
-use crate::{Buffer, Kernels, KvSpec, QuantizedRows, kv_store};
+use crate::{Buffer, Kernels, KvSpec, QuantType, QuantizedRows, kv_store};
 
 /// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
 const HALF_STEP: f64 = 1.0 / 4096.0;
@@ -215,9 +215,10 @@ impl World {
             AttentionScratch::new(device, stream, room, n_heads, head_dim, max_kv_len).unwrap();
         self.run(rows, false, |attention, device| {
             let (kernels, arithmetic) = (&self.kernels, self.case.arithmetic);
+            let ty = if rows.len().is_multiple_of(2) { QuantType::Bf16 } else { QuantType::Int8 };
             let rooms = [0, 1].map(|_| {
                 let n_cols = self.case.n_cols().next_multiple_of(32);
-                QuantizedRows::new(device, rows.len() + 1, n_cols).unwrap()
+                QuantizedRows::new(device, ty, rows.len() + 1, n_cols).unwrap()
             });
             let quantizes = head_dim.is_multiple_of(32);
             let to = |i: usize| quantizes.then(|| rooms[i].rows(1, rows.len(), self.case.n_cols()));

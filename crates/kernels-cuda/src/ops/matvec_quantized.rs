@@ -1,13 +1,14 @@
-//! Products of quantized weights with the few rows of a decode step, as 8-bit integers.
+//! Products of quantized weights with the rows of a decode step, which are quantized, too.
 
 use super::kernels::Kernels;
+use super::levels;
 use super::products::{INT8_COLS, INT8_TILE, mixed_index};
-use super::quantize::Quantized;
+use super::quantize::{QuantType, Quantized};
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::{Error, Matrix, Rows};
 
-/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_int8.cuh` has them.
+/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_quantized.cuh` has them.
 pub(super) const WARPS: usize = 4;
 pub(super) const ROWS: usize = 2;
 /// Threads of a tile, and the fewest rows of activations that tiles are for.
@@ -18,7 +19,7 @@ pub const MAX_PARTS: usize = 3;
 
 /// `out = matrices * x + bias + residual`, row by row, with the results of the matrices side by side.
 #[derive(Debug)]
-pub struct LinearInt8<'a, D: Device> {
+pub struct LinearQuantized<'a, D: Device> {
     /// The weights, each `[n_rows of its own, n_cols]`: one matrix, or up to [`MAX_PARTS`], also of different types.
     pub matrices: &'a [&'a Matrix<D>],
     /// Activations, `[n_batch, n_cols]`.
@@ -38,7 +39,7 @@ pub(crate) struct Ends {
     pub(crate) out: [Argument; 2],
 }
 
-impl<D: Device> LinearInt8<'_, D> {
+impl<D: Device> LinearQuantized<'_, D> {
     /// Asserts that shapes and devices fit.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let Self { matrices, x, bias, residual, out } = self;
@@ -75,21 +76,26 @@ impl<D: Device> LinearInt8<'_, D> {
 }
 
 /// Queues a product. The bits of a row of the result depend on its own row of activations alone, and are the same
-/// whatever the other matrices. Matrices of K types are one launch, of other types a launch for each, and so are
-/// products of more than eight rows, which go over tiles.
+/// whatever the other matrices. With 8-bit activations, matrices of K types are one launch, of other types a launch for each,
+/// and so are products of more than eight rows, which go over tiles; with BF16, there is a launch for each matrix.
 ///
 /// # Errors
 /// What the driver reports.
 ///
 /// # Panics
 /// If shapes or devices do not fit, or a type is none that [`takes_quantized`](crate::takes_quantized).
-pub fn matvec_int8<D: Device>(
+pub fn matvec_quantized<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    linear: &LinearInt8<'_, D>,
+    linear: &LinearQuantized<'_, D>,
 ) -> Result<(), Error> {
     linear.check(kernels);
-    let LinearInt8 { matrices, x, bias, residual, out } = linear;
+    let LinearQuantized { matrices, x, bias, residual, out } = linear;
+    if x.ty() == QuantType::Bf16 {
+        let mut parts = linear.parts();
+        return parts
+            .try_for_each(|(matrix, ends)| levels::matvec(kernels, stream, matrix, x, &ends));
+    }
     let n_batch = x.n_rows();
     let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
     let [n_cols, n_batch_at] = [x.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
@@ -221,20 +227,20 @@ mod tests {
         let first = random.floats(n_batch * out_stride);
         let [x_at, bias_at, together, alone] =
             [&x, &bias, &first, &first].map(|values| on_device(device, stream, values));
-        let room = QuantizedRows::new(device, n_batch + 1, n_cols + 32).unwrap();
+        let room = QuantizedRows::new(device, QuantType::Int8, n_batch + 1, n_cols + 32).unwrap();
         let all = room.rows(1, n_batch, n_cols);
         quantize(kernels, stream, Rows::new(&x_at, 0, n_batch, n_cols, x_stride), all).unwrap();
         let run = |parts: &[&Matrix<_>], from: usize, n: usize, at: usize, out: &Buffer<_>| {
             let n_rows = parts.iter().map(|part| part.n_rows()).sum();
             let out = Rows::new(out, from * out_stride + at, n, n_rows, out_stride);
-            let linear = LinearInt8 {
+            let linear = LinearQuantized {
                 matrices: parts,
                 x: room.rows(1 + from, n, n_cols),
                 bias: Some(Rows::vector_at(&bias_at, at, n_rows)),
                 residual: Some(out),
                 out,
             };
-            matvec_int8(kernels, stream, &linear).unwrap();
+            matvec_quantized(kernels, stream, &linear).unwrap();
         };
         let parts: Vec<&Matrix<_>> = matrices.iter().collect();
         run(&parts, 0, n_batch, 0, &together);
@@ -325,13 +331,18 @@ mod tests {
         x[300] = f32::NAN;
         let x = on_device(device, &stream, &x);
         let out = on_device(device, &stream, &[0.0f32; 4]);
-        let room = QuantizedRows::new(device, 2, 256).unwrap();
+        let room = QuantizedRows::new(device, QuantType::Int8, 2, 256).unwrap();
         let to = room.rows(0, 2, 256);
         quantize(&kernels, &stream, Rows::new(&x, 0, 2, 256, 256), to).unwrap();
         let out_rows = Rows::new(&out, 0, 2, 2, 2);
-        let linear =
-            LinearInt8 { matrices: &[&matrix], x: to, bias: None, residual: None, out: out_rows };
-        matvec_int8(&kernels, &stream, &linear).unwrap();
+        let linear = LinearQuantized {
+            matrices: &[&matrix],
+            x: to,
+            bias: None,
+            residual: None,
+            out: out_rows,
+        };
+        matvec_quantized(&kernels, &stream, &linear).unwrap();
         let found = read(&stream, &out, 4).iter().map(|x| x.is_finite()).collect::<Vec<_>>();
         assert_eq!(found, [true, true, false, false]);
     }

@@ -1,0 +1,289 @@
+//! Products of levels with activations in BF16, on tensor cores: what [`matvec_quantized`](super::matvec_quantized) and
+//! [`gated_quantized`](super::gated_quantized) do with rows of [`QuantType::Bf16`](super::QuantType::Bf16).
+
+use super::kernels::Kernels;
+use super::matvec_quantized::Ends;
+use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels};
+use super::quantize::{QuantType, Quantized};
+use crate::device::{Argument, Device};
+use crate::{Error, Matrix};
+
+/// The maximum number of rows of activations whose segments are divided between the warps of a block. More go over tiles.
+const MAX_FEW: usize = 32;
+/// Blocks that keep a large GPU's processors busy: weight rows of a block are as many as leave this many blocks.
+const MIN_BLOCKS: usize = 108;
+/// Weight rows of a block of gated products, of the gate as of what it lets through, and rows of activations.
+const GATED_ROWS: usize = 32;
+const GATED_COLS: usize = 8;
+/// Threads of a block of gated products.
+const GATED_THREADS: u32 = 256;
+
+/// Which kernel makes a product, by its place in the table of its kind. It shows in no bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Few(usize),
+    Tiles(usize),
+}
+
+fn form(n_rows: usize, n_batch: usize) -> Form {
+    if n_batch <= MAX_FEW {
+        let fits = |i: &usize| {
+            let form = LEVELS_FEW[*i];
+            n_batch <= form.x_rows && n_rows.div_ceil(form.w_rows) >= MIN_BLOCKS
+        };
+        // The largest block of few rows that fits, or the smallest that has the rows of activations.
+        let of_rows = |i: &usize| n_batch <= LEVELS_FEW[*i].x_rows;
+        let smallest = (0..LEVELS_FEW.len()).find(of_rows).unwrap_or(LEVELS_FEW.len() - 1);
+        let same = |i: &usize| LEVELS_FEW[*i].x_rows == LEVELS_FEW[smallest].x_rows;
+        let best = (0..LEVELS_FEW.len()).rev().filter(same).find(fits);
+        // A single row's activations are read as quickly for few rows of weights.
+        return Form::Few(if n_batch == 1 { 0 } else { best.unwrap_or(smallest) });
+    }
+    let n_blocks = |i: usize| {
+        n_rows.div_ceil(LEVELS_TILES[i].w_rows) * n_batch.div_ceil(LEVELS_TILES[i].x_rows)
+    };
+    let fits = |i: &usize| n_blocks(*i) >= MIN_BLOCKS;
+    Form::Tiles((1..LEVELS_TILES.len()).rev().find(fits).unwrap_or(0))
+}
+
+fn functions<'a, D: Device>(
+    kernels: &'a Kernels<D>,
+    matrix: &Matrix<D>,
+) -> Result<&'a LevelsKernels<D>, Error> {
+    let n_units = matrix.n_rows() * matrix.n_cols() / 16;
+    assert!(u32::try_from(n_units).is_ok(), "{n_units} units of a matrix");
+    match &kernels.of(matrix.ty())?.levels {
+        Some(levels) => Ok(levels),
+        None => panic!("{} has no levels", matrix.ty()),
+    }
+}
+
+/// Queues a product of one matrix, whose shapes and devices were checked.
+pub(super) fn matvec<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    matrix: &Matrix<D>,
+    x: &Quantized<'_, D>,
+    ends: &Ends,
+) -> Result<(), Error> {
+    queue(kernels, stream, matrix, x, ends, form(matrix.n_rows(), x.n_rows()))
+}
+
+fn queue<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    matrix: &Matrix<D>,
+    x: &Quantized<'_, D>,
+    ends: &Ends,
+    form: Form,
+) -> Result<(), Error> {
+    x.check_type("x", QuantType::Bf16);
+    let n_batch = x.n_rows();
+    let levels = functions(kernels, matrix)?;
+    let [main, high, head] = matrix.planes();
+    let [values, sums, stride] = x.arguments();
+    let &Ends { bias, residual: [residual, residual_stride], out: [out, out_stride] } = ends;
+    let arguments = [
+        main,
+        high,
+        head,
+        values,
+        sums,
+        stride,
+        bias,
+        residual,
+        residual_stride,
+        out,
+        out_stride,
+        Argument::I32(matrix.n_rows() as i32),
+        Argument::I32(matrix.n_cols() as i32),
+        Argument::I32(n_batch as i32),
+    ];
+    let blocks = |n_rows: usize, n: usize| {
+        let n_blocks = n_rows.div_ceil(n);
+        assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
+        n_blocks as u32
+    };
+    let (function, grid, threads, shared) = match form {
+        Form::Few(i) => {
+            let few = LEVELS_FEW[i];
+            let w = matrix.n_rows().div_ceil(few.w_rows) as u32;
+            (&levels.few[i], [w, blocks(n_batch, few.x_rows), 1], few.threads, 0)
+        }
+        Form::Tiles(i) => {
+            let tile = LEVELS_TILES[i];
+            let x = n_batch.div_ceil(tile.x_rows) as u32;
+            let grid = [x, blocks(matrix.n_rows(), tile.w_rows), 1];
+            (&levels.tiles[i], grid, tile.threads, LEVELS_SHARED)
+        }
+    };
+    // SAFETY: the arguments are those of `matvec_levels_*` and `matmul_levels_*` in order, and so is the shared memory. The
+    // planes are those of the matrix; rows of activations end with zeros up to the columns that the kernels take at once, and
+    // were otherwise checked by the caller. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch_with_shared(stream, function, grid, [threads, 1], shared, &arguments) }
+}
+
+/// What a gated product takes beside its matrix, as kernels take it.
+pub(super) struct Gated {
+    pub(super) bias: Argument,
+    pub(super) up_first: Argument,
+    pub(super) act: Argument,
+    pub(super) out: [Argument; 2],
+    pub(super) to: [Argument; 4],
+}
+
+/// Queues a gated product of `n_rows` results, whose shapes and devices were checked.
+pub(super) fn gated<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    matrix: &Matrix<D>,
+    x: &Quantized<'_, D>,
+    gated: &Gated,
+    n_rows: usize,
+) -> Result<(), Error> {
+    let [main, high, head] = matrix.planes();
+    let [values, sums, stride] = x.arguments();
+    let &Gated { bias, up_first, act, out: [out, out_stride], to } = gated;
+    let [to_values, to_heads, to_stride, to_bf16] = to;
+    let arguments = [
+        main,
+        high,
+        head,
+        values,
+        sums,
+        stride,
+        bias,
+        up_first,
+        act,
+        out,
+        out_stride,
+        to_values,
+        to_heads,
+        to_stride,
+        to_bf16,
+        Argument::I32(n_rows as i32),
+        Argument::I32(matrix.n_cols() as i32),
+        Argument::I32(x.n_rows() as i32),
+    ];
+    let grid = [n_rows.div_ceil(GATED_ROWS), x.n_rows().div_ceil(GATED_COLS), 1].map(|n| n as u32);
+    let function = &functions(kernels, matrix)?.gated;
+    // SAFETY: the arguments are those of `gated_levels_*` in order, and otherwise as in `queue`.
+    unsafe { kernels.launch(stream, function, grid, [GATED_THREADS, 1], &arguments) }
+}
+
+#[cfg(test)]
+mod tests {
+    use realizar_quant::BlockType;
+
+    use super::*;
+    use crate::matrix::INTEGER_TYPES;
+    use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, weights};
+    use crate::{Buffer, LinearQuantized, QuantizedRows, Rows, matvec_quantized, quantize};
+
+    struct Case {
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+        n_batch: usize,
+        extras: bool,
+    }
+
+    /// Makes a product by every kernel, and holds them to the values, and to each other.
+    fn check(case: &Case) {
+        let Case { ty, n_rows, n_cols, n_batch, extras } = *case;
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let mut random = Random(9 + n_cols as u64);
+        let (bytes, values) = weights(ty, n_rows, n_cols, &mut random);
+        let matrix = Matrix::upload(device, &stream, "w", ty, n_rows, n_cols, &bytes).unwrap();
+        let (x_stride, out_stride) = (n_cols + 4, n_rows + 3);
+        let x = random.floats(n_batch * x_stride);
+        let bias = random.floats(n_rows);
+        let first = random.floats(n_batch * out_stride);
+        let (x_at, bias_at) = (on_device(device, &stream, &x), on_device(device, &stream, &bias));
+        let room = QuantizedRows::new(device, QuantType::Bf16, n_batch + 1, n_cols).unwrap();
+        let all = room.rows(1, n_batch, n_cols);
+        quantize(&kernels, &stream, Rows::new(&x_at, 0, n_batch, n_cols, x_stride), all).unwrap();
+        let linear = |from: usize,
+                      n: usize,
+                      to: &Buffer<TestDevice>,
+                      run: &dyn Fn(&LinearQuantized<'_, _>)| {
+            let out = Rows::new(to, from * out_stride, n, n_rows, out_stride);
+            run(&LinearQuantized {
+                matrices: &[&matrix],
+                x: room.rows(1 + from, n, n_cols),
+                bias: extras.then(|| Rows::vector(&bias_at, n_rows)),
+                residual: extras.then_some(out),
+                out,
+            });
+        };
+
+        // The kernel that is chosen is held to the values.
+        let together = on_device(device, &stream, &first);
+        linear(0, n_batch, &together, &|linear| {
+            matvec_quantized(&kernels, &stream, linear).unwrap();
+        });
+        let found = read(&stream, &together, first.len());
+        for b in 0..n_batch {
+            let x: Vec<f64> = x[b * x_stride..][..n_cols]
+                .iter()
+                .map(|&x| f64::from(halved(BlockType::BF16, x).1))
+                .collect();
+            let reach: f64 = x.iter().map(|x| x.abs()).sum();
+            for r in 0..n_rows {
+                let w = &values[r * n_cols..][..n_cols];
+                let dot: f64 = w.iter().zip(&x).map(|(&w, &x)| f64::from(w) * x).sum();
+                let mut found = f64::from(found[b * out_stride + r]);
+                if extras {
+                    found -= f64::from(bias[r]) + f64::from(first[b * out_stride + r]);
+                }
+                // Weights are below 1 in magnitude.
+                let away = (found - dot).abs();
+                assert!(
+                    away <= 4e-6 * reach + 4e-7,
+                    "{ty} [{n_rows}, {n_cols}] x {n_batch}, {b} {r}: {found} {dot} {:e}",
+                    away / reach
+                );
+            }
+            // What is between the rows stays as it was.
+            let between = b * out_stride + n_rows..(b + 1) * out_stride;
+            assert_eq!(found[between.clone()], first[between]);
+        }
+
+        // The others give the same bits, for all rows and for one alone.
+        let same = |from: usize, n: usize, form: Form| {
+            let to = on_device(device, &stream, &first);
+            linear(from, n, &to, &|linear| {
+                let (matrix, ends) = linear.parts().next().unwrap();
+                queue(&kernels, &stream, matrix, &linear.x, &ends, form).unwrap();
+            });
+            let at = from * out_stride..(from + n) * out_stride;
+            let again = read(&stream, &to, first.len());
+            let mut pairs = again[at.clone()].iter().zip(&found[at]);
+            assert!(
+                pairs.all(|(a, b)| a.to_bits() == b.to_bits()),
+                "{ty} [{n_rows}, {n_cols}] x {n_batch}: {n} rows from {from} by {form:?}"
+            );
+        };
+        for from in [0, n_batch - 1] {
+            same(from, 1, Form::Few(0));
+        }
+        for i in 0..LEVELS_FEW.len() {
+            same(0, n_batch, Form::Few(i));
+        }
+        for i in 0..LEVELS_TILES.len() {
+            same(0, n_batch, Form::Tiles(i));
+        }
+    }
+
+    #[test]
+    fn every_type_by_every_kernel() {
+        for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
+            let lengths: &[usize] =
+                if ty.block_len() == 32 { &[96, 544, 1184] } else { &[256, 1280] };
+            let (n_rows, n_batch) = ([19, 3, 33][i % 3], [2, 9, 11][i / 3 % 3]);
+            let n_cols = lengths[i % lengths.len()];
+            check(&Case { ty, n_rows, n_cols, n_batch, extras: i % 2 == 0 });
+        }
+    }
+}
