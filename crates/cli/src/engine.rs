@@ -327,7 +327,8 @@ fn usage_of_device(error: Error) -> anyhow::Error {
                 | "cpu-tier"
                 | "rope-scaling"
                 | "cuda-dependent-launch"
-                | "cuda-wgmma"),
+                | "cuda-wgmma"
+                | "cuda-bf16-decode"),
             reason,
         } => ui::usage(format!("--{option}: {reason}")),
         error => error.into(),

@@ -134,6 +134,10 @@ pub(crate) struct LoadArgs {
     /// (experimental: not all tests have run with it on a GPU)
     #[arg(long, hide_short_help = true)]
     pub(crate) cuda_wgmma: bool,
+    /// Round the activations of generated tokens to BF16, not to 8-bit integers, for quantized weights,
+    /// and multiply them on tensor cores (experimental: not run on a GPU yet)
+    #[arg(long, hide_short_help = true)]
+    pub(crate) cuda_bf16_decode: bool,
     /// CPU threads [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) threads: Option<usize>,
@@ -181,6 +185,7 @@ impl LoadArgs {
             gpu_plain: self.gpu_plain,
             cuda_dependent_launch: self.cuda_dependent_launch,
             cuda_wgmma: self.cuda_wgmma,
+            cuda_bf16_decode: self.cuda_bf16_decode,
             tensor_parallel: self.tensor_parallel,
         }
     }

@@ -510,7 +510,7 @@ fn seconds(card: &Card, work: &[f64; 8]) -> (f64, &'static str) {
 }
 
 /// What stands in front of the tables.
-const HEAD: &str = include_str!("estimate_cuda.md");
+const HEAD: &str = include_str!("estimate_cuda.txt");
 
 fn run() -> Result<(), Error> {
     let bench = Bench::new()?;

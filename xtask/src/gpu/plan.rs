@@ -33,6 +33,8 @@ pub(super) enum Step {
     /// Prompts by the instructions of groups of warps: the kernels' tests of them, the same bits over chunks, and the speed of
     /// prompts, which stands beside that of the bench.
     Wgmma,
+    /// Decode rows in BF16: the kernels' tests of them, and the speed of sequences, which stands beside that of the bench.
+    Bf16,
     /// Layers that two cards share: tiny models against transformers and themselves, and the speed of large ones.
     Ranks,
     /// The same of wgpu on the same card, and whether it computes the same.
@@ -65,6 +67,7 @@ impl Step {
             | Self::Bench
             | Self::Serve
             | Self::Early
+            | Self::Bf16
             | Self::Ranks
             | Self::Wgpu
             | Self::Llama => 540,
@@ -380,6 +383,21 @@ impl Place {
                     std::iter::once(self.made(model)).chain(prompts.map(by_wgmma))
                 });
                 tests.chain(bits).chain(speeds).collect()
+            }
+            Step::Bf16 => {
+                if device == "cpu" {
+                    return Err("it needs a GPU".to_owned());
+                }
+                let in_bf16 = |item: Item| item.args("--cuda-bf16-decode");
+                let tests = self.tests().filter(|name| name.contains("levels"));
+                let tests = tests.map(|name| self.test(name));
+                let models = if self.is_card() { FEW_MODELS } else { &[] };
+                let speeds = models.iter().flat_map(|&model| {
+                    let tokens =
+                        self.measured(model, device).filter(|item| !item.name.ends_with("prompts"));
+                    std::iter::once(self.made(model)).chain(tokens.map(in_bf16))
+                });
+                tests.chain(speeds).collect()
             }
             Step::Ranks => {
                 if self.is_card() && self.n_cards < 2 {

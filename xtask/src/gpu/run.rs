@@ -590,7 +590,9 @@ mod tests {
         assert!(folder.place("cpu").items(Step::Early).is_err());
         // A tiny model of theirs is here, and a test; models are made and their prompts measured.
         let with_wgmma = Place {
-            tests: vec!["ops::wgmma::tests::a".to_owned(), "b".to_owned()],
+            tests: ["ops::wgmma::tests::a", "b", "ops::levels::tests::c"]
+                .map(str::to_owned)
+                .to_vec(),
             ..place.clone()
         };
         let wgmma = with_wgmma.items(Step::Wgmma).unwrap();
@@ -598,7 +600,14 @@ mod tests {
         assert!(wgmma[1].args.starts_with(&["parity", "--bits"].map(str::to_owned)));
         let by_wgmma = |item: &&Item| item.args.last().is_some_and(|arg| arg == "--cuda-wgmma");
         assert_eq!(wgmma.iter().filter(by_wgmma).count(), 1 + 6);
+        // A test, and models that are made and whose sequences are measured.
+        let bf16 = with_wgmma.items(Step::Bf16).unwrap();
+        assert_eq!(bf16.len(), 1 + 2 * 3);
+        let in_bf16 =
+            |item: &&Item| item.args.last().is_some_and(|arg| arg == "--cuda-bf16-decode");
+        assert_eq!(bf16.iter().filter(in_bf16).count(), 2 * 2);
         let interpreted = Place { device: "cuda-interpreter".to_owned(), ..with_wgmma };
+        assert_eq!(interpreted.items(Step::Bf16).unwrap().len(), 1);
         assert_eq!(interpreted.items(Step::Wgmma).unwrap().len(), 2);
         assert!(folder.place("cpu").items(Step::Wgmma).is_err());
         // What there is to measure of the card, then a process for each type of weights.

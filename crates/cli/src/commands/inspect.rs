@@ -76,7 +76,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 /// The options of a model that is printed and not run: no GPU is opened unless one is requested.
 fn to_print(args: &LoadArgs) -> LoadArgs {
     let mut args = LoadArgs { packed_cache: None, ..args.clone() };
-    let for_gpu = args.gpu_plain || args.cuda_dependent_launch || args.cuda_wgmma;
+    let for_gpu =
+        args.gpu_plain || args.cuda_dependent_launch || args.cuda_wgmma || args.cuda_bf16_decode;
     if args.gpu_layers.is_none() && !for_gpu && args.tensor_parallel.is_none() {
         args.device = args.device.or(Some(DeviceChoice::Cpu.into()));
     }

@@ -498,6 +498,10 @@ fn devices_are_listed_and_chosen() {
             "error: --cuda-dependent-launch: requires an NVIDIA GPU",
         ),
         (&["--device", "cpu", "--cuda-wgmma"], "error: --cuda-wgmma: requires an NVIDIA GPU"),
+        (
+            &["--device", "cpu", "--cuda-bf16-decode"],
+            "error: --cuda-bf16-decode: requires an NVIDIA GPU",
+        ),
         (&["--tensor-parallel", "0"], "--tensor-parallel"),
         (&["--device", "cpu", "--threads", "0"], "--threads"),
     ] {

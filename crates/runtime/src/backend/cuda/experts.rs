@@ -140,8 +140,8 @@ impl<D: Device> Launcher<'_, D> {
                     }
                     _ => kernels::expert_matvec(kernels, stream, &of.linear(x), sorted)?,
                 },
-                Form::Int8 => {
-                    let to = self.products.quantized(rows.start, &x);
+                Form::Quantized => {
+                    let to = self.products.of_experts(rows.start, &x);
                     kernels::quantize(kernels, stream, x, to)?;
                     kernels::expert_matvec_int8(kernels, stream, &of.linear(to), sorted)?;
                 }

@@ -63,20 +63,20 @@ impl OfHeads {
 }
 
 /// How many matrices a linear step has on the device if all of them take quantized rows; 0 for other steps.
-pub(super) fn n_int8(types: impl IntoIterator<Item = bool>) -> usize {
+pub(super) fn n_quantized(types: impl IntoIterator<Item = bool>) -> usize {
     types.into_iter().try_fold(0, |n, is_int8| is_int8.then_some(n + 1)).unwrap_or(0)
 }
 
-/// What becomes of each step of a plan; `n_int8` tells of a step what the function of that name does.
-pub(super) fn find(plan: &Plan, n_int8: impl Fn(usize) -> usize) -> Vec<Fused> {
+/// What becomes of each step of a plan; `n_quantized` tells of a step what the function of that name does.
+pub(super) fn find(plan: &Plan, n_quantized: impl Fn(usize) -> usize) -> Vec<Fused> {
     let mut fused = vec![Fused::No; plan.steps.len()];
     for idx in 1..plan.steps.len() {
-        if n_int8(idx - 1) == 1
+        if n_quantized(idx - 1) == 1
             && let Some(up_first) = gates(plan, idx - 1)
         {
             fused[idx - 1] = Fused::Gates { up_first };
         }
-        if n_int8(idx) > 0 && quantizes(&plan.steps[idx - 1], &plan.steps[idx]) {
+        if n_quantized(idx) > 0 && quantizes(&plan.steps[idx - 1], &plan.steps[idx]) {
             match &mut fused[idx - 1] {
                 Fused::RopeStore { quantizes, .. } => *quantizes = true,
                 other => *other = Fused::Quantizes,

@@ -29,9 +29,12 @@ use crate::graph::Fusions;
 use crate::graph::plan::Plan;
 use crate::graph::weights::Weights;
 use executable::CudaExecutable;
+use products::Choices;
 pub use ranks::CudaRanks;
 use realizar_kernels_cuda as kernels;
-use realizar_kernels_cuda::{AttentionArithmetic, Device, Driver, Kernels, KvSpec, WgmmaKernels};
+use realizar_kernels_cuda::{
+    AttentionArithmetic, Device, Driver, Kernels, KvSpec, QuantType, WgmmaKernels,
+};
 use realizar_kvcache::{KvLayout, PAGE_LEN};
 use realizar_quant::BlockType;
 use room::Room;
@@ -46,6 +49,8 @@ pub struct CudaOptions {
     pub dependent_launch: bool,
     /// Whether prompts meet weights by the instructions of groups of warps, which takes a card of compute capability 9.0.
     pub wgmma: bool,
+    /// Whether decode rows are rounded to BF16 for weights of integer levels, instead of to 8-bit integers.
+    pub bf16_decode: bool,
 }
 
 /// A card that is reached by NVIDIA's driver, or what stands for one.
@@ -54,6 +59,8 @@ pub struct CudaBackend<D: Device> {
     kernels: Arc<Kernels<D>>,
     /// Where they are requested.
     wgmma: Option<Arc<WgmmaKernels<D>>>,
+    /// What decode rows are quantized to.
+    decode: QuantType,
 }
 
 impl CudaBackend<Driver> {
@@ -78,7 +85,10 @@ impl CudaBackend<Driver> {
         if options.wgmma {
             driver.check_wgmma().map_err(|e| refused(&e))?;
         }
-        let backend = Self::new(driver)?;
+        let mut backend = Self::new(driver)?;
+        if options.bf16_decode {
+            backend = backend.with_bf16_decode();
+        }
         if options.wgmma { backend.with_wgmma() } else { Ok(backend) }
     }
 }
@@ -91,7 +101,7 @@ impl<D: Device> CudaBackend<D> {
     pub fn new(device: D) -> Result<Self, Error> {
         let name = device_name(&device);
         let kernels = Kernels::load(&Arc::new(device)).map_err(|e| device_error(&name, &e))?;
-        Ok(Self { kernels: Arc::new(kernels), wgmma: None })
+        Ok(Self { kernels: Arc::new(kernels), wgmma: None, decode: QuantType::Int8 })
     }
 
     /// The same with kernels of groups of warps for the prefill rows.
@@ -102,6 +112,17 @@ impl<D: Device> CudaBackend<D> {
         let loaded = WgmmaKernels::load(&**self.kernels.device());
         let wgmma = loaded.map_err(|e| device_error(&self.name(), &e))?;
         Ok(Self { wgmma: Some(Arc::new(wgmma)), ..self })
+    }
+
+    /// The same with decode rows in BF16 for weights of integer levels, but for those of experts.
+    #[must_use]
+    pub fn with_bf16_decode(self) -> Self {
+        Self { decode: QuantType::Bf16, ..self }
+    }
+
+    /// What was chosen for products.
+    fn choices(&self) -> Choices {
+        Choices { has_wgmma: self.wgmma.is_some(), decode: self.decode }
     }
 
     /// That there is something to do for the kernels of groups of warps, and what the others do.
@@ -143,6 +164,28 @@ impl<D: Device> CudaBackend<D> {
         Ok(())
     }
 
+    /// That there is something to do for decode rows in BF16.
+    fn check_bf16_decode(
+        &self,
+        (layout, weights): (&WeightLayout, &Weights),
+        options: &ExecutableOptions,
+    ) -> Result<(), Error> {
+        if self.decode == QuantType::Int8 {
+            return Ok(());
+        }
+        if options.arithmetic == Arithmetic::F32 {
+            let reason = "--arithmetic f32 rules out BF16; use only one of the two";
+            return Err(Error::Option { option: "cuda-bf16-decode", reason: reason.to_owned() });
+        }
+        if !layout.types(weights).any(kernels::takes_quantized) {
+            tracing::warn!(
+                device = self.name(),
+                "--cuda-bf16-decode has no effect: no weights are quantized to integers"
+            );
+        }
+        Ok(())
+    }
+
     /// Loads a plan for a device alone, or for one with a place in a group of this many.
     fn load_rank(
         &self,
@@ -158,9 +201,9 @@ impl<D: Device> CudaBackend<D> {
             return Err(Error::Refused { backend: name, reasons });
         }
         self.check_wgmma((&layout, weights), options)?;
+        self.check_bf16_decode((&layout, weights), options)?;
         let n_ranks = group.as_ref().map_or(1, |(_, n_ranks)| *n_ranks);
-        let has_wgmma = self.wgmma.is_some();
-        let room = Room::new(&plan, weights, &layout, options, (n_ranks, has_wgmma));
+        let room = Room::new(&plan, weights, &layout, options, (n_ranks, self.choices()));
         let rank = group.map(|(rank, _)| rank);
         let kernels = (&self.kernels, self.wgmma.as_ref());
         CudaExecutable::new(kernels, &name, plan, (weights, layout), (room, rank), options)
@@ -176,8 +219,7 @@ impl<D: Device> CudaBackend<D> {
         n_ranks: usize,
     ) -> MemoryUse {
         let layout = WeightLayout::new(plan, weights);
-        let has_wgmma = self.wgmma.is_some();
-        let room = Room::new(plan, weights, &layout, options, (n_ranks, has_wgmma));
+        let room = Room::new(plan, weights, &layout, options, (n_ranks, self.choices()));
         let scratch = room.device_bytes().saturating_add(room.host_bytes());
         MemoryUse { weights: layout.n_bytes::<Store<D>>(weights), kv: room.kv_bytes(), scratch }
     }

@@ -1,5 +1,5 @@
 //! Products with weights. A row's role decides their arithmetic: decode rows are 8-bit integers where weights have
-//! integer levels, as reading the weights is all, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
+//! integer levels, or BF16 where that is requested, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
 //! prompts meet weights on tensor cores in half precision, by the instructions of groups of warps (`wgmma`) where they are asked
 //! for and the weights' type has them. Sums are F32. F32 weights, the experts of other decode rows and
 //! F32 arithmetic stay in F32.
@@ -13,9 +13,9 @@ use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    Device, Driver, Error, GatedInt8, GatedRows, GroupedRows, HalfRows, HalfType, Halves, Linear,
-    LinearGrouped, LinearHalf, LinearInt8, MAX_GATED_ROWS, MAX_PARTS, Matrix, Quantized,
-    QuantizedRows, Rows, WgmmaKernels, half_type,
+    Device, Driver, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Halves,
+    Linear, LinearGrouped, LinearHalf, LinearQuantized, MAX_GATED_ROWS, MAX_PARTS, Matrix,
+    QuantType, Quantized, QuantizedRows, Rows, WgmmaKernels, half_type,
 };
 use realizar_quant::BlockType;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ use std::sync::Arc;
 pub(super) enum Form {
     /// With F32 activations.
     F32,
-    /// With 8-bit activations: decode rows alone.
-    Int8,
+    /// With quantized activations: decode rows alone.
+    Quantized,
     /// With activations in two parts, on tensor cores: decode rows alone.
     Parts,
     /// In half precision, on tensor cores: prefill rows alone.
@@ -38,7 +38,7 @@ pub(super) enum Form {
 /// The form of a product with a matrix of a type.
 pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
     match (arithmetic, role) {
-        (Arithmetic::Auto, Role::Generated) if kernels::takes_quantized(ty) => Form::Int8,
+        (Arithmetic::Auto, Role::Generated) if kernels::takes_quantized(ty) => Form::Quantized,
         (Arithmetic::Auto, Role::Generated) if kernels::takes_parts(ty) => Form::Parts,
         (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
         _ => Form::F32,
@@ -58,19 +58,31 @@ pub(super) fn linear_form(
     }
 }
 
+/// What was chosen for all products of a backend.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Choices {
+    /// Whether prefill rows are multiplied by groups of warps where weights have kernels for that.
+    pub(super) has_wgmma: bool,
+    /// What decode rows are quantized to, but for experts, which take 8-bit integers.
+    pub(super) decode: QuantType,
+}
+
 /// Rows and columns that there is room for.
 type Shape = (usize, usize);
 
 /// The room that activations take in other forms than F32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ProductRoom {
-    /// As 8-bit integers; none when no product takes them.
+    decode: QuantType,
+    /// Quantized to that; none when no product takes them.
     quantized: Option<Shape>,
+    /// As 8-bit integers for experts; none when no product takes them, or they are in `quantized`.
+    of_experts: Option<Shape>,
     /// In half precision or in parts, which are two rows each; none when no product takes them.
     halves: Option<Shape>,
     /// In half precision for groups of warps; none when no product takes them.
     grouped: Option<Shape>,
-    /// Columns of results of gated products as 8-bit integers; none when no product makes them.
+    /// Columns of quantized results of gated products; none when no product makes them.
     gated: Option<usize>,
 }
 
@@ -90,30 +102,42 @@ impl ProductRoom {
         fused: &[Fused],
         weights: &Weights,
         options: &ExecutableOptions,
-        has_wgmma: bool,
+        Choices { has_wgmma, decode }: Choices,
     ) -> Self {
         let gated = fused.windows(2).zip(&plan.steps[1..]).filter_map(|(fused, step)| {
             let is_gated = matches!(fused, [Fused::Gates { .. }, Fused::Quantizes]);
             is_gated.then_some(step.output.width)
         });
-        let widest = |is_form: &dyn Fn(Form) -> bool| {
+        let is_linear = |step: &Step| matches!(step.op, Op::Linear { .. });
+        let widest_of = |is_one: &dyn Fn(&Step) -> bool, is_form: &dyn Fn(Form) -> bool| {
             let takes = |step: &&Step| {
                 let forms = [Role::Generated, Role::Prompt].map(|role| {
-                    let has_wgmma = has_wgmma && matches!(step.op, Op::Linear { .. });
+                    let has_wgmma = has_wgmma && is_linear(step);
                     let form = |ty| linear_form(options.arithmetic, has_wgmma, role, ty);
                     types(step, weights).any(|ty| is_form(form(ty)))
                 });
-                forms.contains(&true)
+                is_one(step) && forms.contains(&true)
             };
             let widths = plan.steps.iter().filter(takes).map(|step| step.inputs[0].width);
             widths.max().map(|width| (plan.limits.tokens, width))
+        };
+        let widest = |is_form: &dyn Fn(Form) -> bool| widest_of(&|_| true, is_form);
+        let is_quantized = |form| form == Form::Quantized;
+        let (quantized, of_experts) = match decode {
+            QuantType::Int8 => (widest(&is_quantized), None),
+            QuantType::Bf16 => (
+                widest_of(&is_linear, &is_quantized),
+                widest_of(&|step| !is_linear(step), &is_quantized),
+            ),
         };
         let halves = widest(&|form| matches!(form, Form::Half(_)));
         // A linear's decode rows and its prefill rows take the same room, one after the other.
         let parts = widest(&|form| form == Form::Parts).map(|(rows, width)| (2 * rows, width));
         let both = |a: Shape, b: Shape| (a.0.max(b.0), a.1.max(b.1));
         Self {
-            quantized: widest(&|form| form == Form::Int8),
+            decode,
+            quantized,
+            of_experts,
             halves: halves.into_iter().chain(parts).reduce(both),
             grouped: widest(&|form| matches!(form, Form::Wgmma(_))),
             gated: gated.max(),
@@ -122,11 +146,12 @@ impl ProductRoom {
 
     /// Bytes on the device.
     pub(super) fn n_bytes(&self) -> usize {
-        let quantized = |(rows, cols)| QuantizedRows::<Driver>::bytes(rows, cols);
+        let quantized = |ty| move |(rows, cols)| QuantizedRows::<Driver>::bytes(ty, rows, cols);
         let halves = |(rows, cols)| HalfRows::<Driver>::bytes(rows, cols);
-        let gated = self.gated.map_or(0, GatedRows::<Driver>::bytes);
+        let gated = self.gated.map_or(0, |cols| GatedRows::<Driver>::bytes(self.decode, cols));
         let grouped = |(rows, cols)| GroupedRows::<Driver>::bytes(rows, cols);
-        self.quantized.map_or(0, quantized)
+        self.quantized.map_or(0, quantized(self.decode))
+            + self.of_experts.map_or(0, quantized(QuantType::Int8))
             + self.halves.map_or(0, halves)
             + self.grouped.map_or(0, grouped)
             + gated
@@ -137,6 +162,7 @@ impl ProductRoom {
 #[derive(Debug)]
 pub(super) struct Products<D: Device> {
     quantized: Option<QuantizedRows<D>>,
+    of_experts: Option<QuantizedRows<D>>,
     halves: Option<HalfRows<D>>,
     /// With the kernels that take them.
     grouped: Option<(Arc<WgmmaKernels<D>>, GroupedRows<D>)>,
@@ -150,24 +176,35 @@ impl<D: Device> Products<D> {
         room: ProductRoom,
         wgmma: Option<&Arc<WgmmaKernels<D>>>,
     ) -> Result<Self, Error> {
-        let quantized = room.quantized.map(|(rows, cols)| QuantizedRows::new(device, rows, cols));
+        let quantized = |ty, room: Option<Shape>| {
+            room.map(|(rows, cols)| QuantizedRows::new(device, ty, rows, cols)).transpose()
+        };
         let halves = room.halves.map(|(rows, cols)| HalfRows::new(device, rows, cols));
         let grouped = wgmma.zip(room.grouped).map(|(wgmma, (rows, cols))| {
             Ok((Arc::clone(wgmma), GroupedRows::new(device, rows, cols)?))
         });
-        let gated = room.gated.map(|cols| GatedRows::new(device, stream, cols));
+        let gated = room.gated.map(|cols| GatedRows::new(device, stream, room.decode, cols));
         Ok(Self {
-            quantized: quantized.transpose()?,
+            quantized: quantized(room.decode, room.quantized)?,
+            of_experts: quantized(QuantType::Int8, room.of_experts)?,
             halves: halves.transpose()?,
             grouped: grouped.transpose()?,
             gated: gated.transpose()?,
         })
     }
 
-    /// Room for rows as 8-bit integers, those of a step from `first` on.
+    /// Room for quantized rows, those of a step from `first` on.
     pub(super) fn quantized(&self, first: usize, x: &Rows<'_, D>) -> Quantized<'_, D> {
-        let room = self.quantized.as_ref().expect("there is room for 8-bit activations");
+        let room = self.quantized.as_ref().expect("there is room for quantized activations");
         room.rows(first, x.n_rows(), x.n_cols())
+    }
+
+    /// Room for rows of experts as 8-bit integers, those of a step from `first` on.
+    pub(super) fn of_experts(&self, first: usize, x: &Rows<'_, D>) -> Quantized<'_, D> {
+        match &self.of_experts {
+            Some(room) => room.rows(first, x.n_rows(), x.n_cols()),
+            None => self.quantized(first, x),
+        }
     }
 
     /// Room for rows in half precision, those of a step from `first` on.
@@ -235,7 +272,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             unreachable!("gate and what it lets through are one matrix");
         };
         let to_bias = |at| Rows::vector_at(&self.weights.vectors, at as usize, matrix.n_rows());
-        let gated = GatedInt8 {
+        let gated = GatedQuantized {
             matrix,
             up_first,
             bias: bias.map(to_bias),
@@ -244,7 +281,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             out: self.rows(&next.output, rows),
             to: self.products.gated.as_ref().filter(|_| self.fused[idx + 1] == Fused::Quantizes),
         };
-        kernels::gated_int8(kernels, stream, &gated)
+        kernels::gated_quantized(kernels, stream, &gated)
     }
 
     /// Products of the rows of a role with the matrices of a step.
@@ -333,7 +370,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                     kernels::matmul_wgmma(kernels, wgmma, stream, &linear)?;
                     next = parts.next();
                 }
-                Form::Int8 => {
+                Form::Quantized => {
                     let x = match quantized {
                         Some(to) => to,
                         None => {
@@ -350,7 +387,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                         && n < MAX_PARTS
                         && bias.is_none()
                         && part.bias.is_none()
-                        && of(part) == Form::Int8
+                        && of(part) == Form::Quantized
                     {
                         matrices[n] = part.matrix;
                         width += part.matrix.n_rows();
@@ -358,8 +395,9 @@ impl<'a, D: Device> Launcher<'a, D> {
                         next = parts.next();
                     }
                     let (residual, out) = ends(width);
-                    let linear = LinearInt8 { matrices: &matrices[..n], x, bias, residual, out };
-                    kernels::matvec_int8(kernels, stream, &linear)?;
+                    let linear =
+                        LinearQuantized { matrices: &matrices[..n], x, bias, residual, out };
+                    kernels::matvec_quantized(kernels, stream, &linear)?;
                 }
             }
         }

@@ -60,6 +60,12 @@ impl<D: Device> CudaRanks<D> {
         Ok(Self { ranks: ranks.collect::<Result<_, _>>()? })
     }
 
+    /// As [`CudaBackend::with_bf16_decode`].
+    #[must_use]
+    pub fn with_bf16_decode(self) -> Self {
+        Self { ranks: self.ranks.into_iter().map(CudaBackend::with_bf16_decode).collect() }
+    }
+
     /// What a rank is made for: its output is read in the first one alone.
     fn options_of(rank: usize, options: &ExecutableOptions) -> ExecutableOptions {
         ExecutableOptions { logits: options.logits && rank == 0, ..options.clone() }

@@ -2,7 +2,7 @@
 
 use super::experts::PairRoom;
 use super::fused::{self, Fused};
-use super::products::{Form, ProductRoom, form};
+use super::products::{Choices, Form, ProductRoom, form};
 use super::steps::Role;
 use super::words::{Lists, Places};
 use super::{kv_spec, recurrent, shortlists};
@@ -93,7 +93,7 @@ impl Room {
         weights: &Weights,
         layout: &WeightLayout,
         options: &ExecutableOptions,
-        (n_ranks, has_wgmma): (usize, bool),
+        (n_ranks, choices): (usize, Choices),
     ) -> Self {
         let reaches = |step: &Step| matches!(&step.op, Op::Attention(a) if a.reach == Reach::OfRow);
         let components = |step: &Step| match &step.op {
@@ -114,10 +114,10 @@ impl Room {
             head_dim,
             max_kv_len: options.max_seq_len,
         });
-        let is_int8 = |ty| form(options.arithmetic, Role::Generated, ty) == Form::Int8;
+        let is_quantized = |ty| form(options.arithmetic, Role::Generated, ty) == Form::Quantized;
         let fused = fused::find(plan, |idx| match &plan.steps[idx].op {
             Op::Linear { .. } => {
-                fused::n_int8(layout.linear(idx, weights).map(|(ty, ..)| is_int8(ty)))
+                fused::n_quantized(layout.linear(idx, weights).map(|(ty, ..)| is_quantized(ty)))
             }
             _ => 0,
         });
@@ -130,7 +130,7 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            products: ProductRoom::new(plan, &fused, weights, options, has_wgmma),
+            products: ProductRoom::new(plan, &fused, weights, options, choices),
             fused,
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),

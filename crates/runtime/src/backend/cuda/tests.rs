@@ -137,19 +137,30 @@ fn launches_are_counted_and_few() {
     }
 }
 
-#[test]
-fn gated_rows_have_the_bits_that_they_have_alone() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("quantized.gguf");
-    quantized::write_quantized(&path, &[BlockType::Q4_K]);
+/// The logits of a token in each of some sequences, alone and in steps of `sizes` rows, also in front of a prompt: asserts
+/// that they have the same bits, and returns them with the kernels that ran.
+fn decode_rows(
+    path: &std::path::Path,
+    in_bf16: bool,
+    sizes: &[(usize, bool)],
+) -> (Vec<f32>, Vec<String>) {
     let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
     let backend = CudaBackend::new(device).unwrap();
-    let options = LoadOptions { max_seq_len: Some(96), max_seqs: 16, ..LoadOptions::default() };
-    let mut model = Model::load(&path, &backend, &options).unwrap();
+    let backend = if in_bf16 { backend.with_bf16_decode() } else { backend };
+    let device = Arc::clone(backend.kernels.device());
+    let most = sizes.iter().map(|(n, _)| *n).max().unwrap();
+    let options = LoadOptions {
+        max_seq_len: Some(96),
+        max_seqs: most + 1,
+        max_outputs: most + 1,
+        ..LoadOptions::default()
+    };
+    let mut model = Model::load(path, &backend, &options).unwrap();
+    device.start_counting();
     let prompt = |i: usize| [3 + i as u32, 7, 9];
     let token = |i: usize| [40 + i as u32];
     // Sequences with a prompt each, then a token of each in one step, in front of a prompt if that is requested.
-    let mut run = |from: usize, n: usize, with_prompt: bool| -> Vec<Vec<u32>> {
+    let mut run = |from: usize, n: usize, with_prompt: bool| -> Vec<Vec<f32>> {
         let runner = model.runner();
         let seqs: Vec<_> = (0..n + 1).map(|_| runner.new_sequence()).collect();
         let (outputs, role) = (Outputs::Last, Role::Prompt);
@@ -169,15 +180,60 @@ fn gated_rows_have_the_bits_that_they_have_alone() {
             chunks.push(Chunk { seq: &seqs[n], rows: (&long).into(), role, outputs });
         }
         let rows = runner.step(&chunks).unwrap();
-        let bits = |i: usize| rows.row(i, 0).iter().map(|x| x.to_bits()).collect();
-        let found = (0..n).map(bits).collect();
+        let found = (0..n).map(|i| rows.row(i, 0).to_vec()).collect();
         seqs.into_iter().for_each(|seq| runner.remove(seq));
         found
     };
-    let alone: Vec<_> = (0..10).flat_map(|i| run(i, 1, false)).collect();
+    let bits =
+        |rows: &[Vec<f32>]| -> Vec<u32> { rows.iter().flatten().map(|x| x.to_bits()).collect() };
+    let alone: Vec<_> = (0..most).flat_map(|i| run(i, 1, false)).collect();
+    for &(n, with_prompt) in sizes {
+        let together = run(0, n, with_prompt);
+        assert!(bits(&together) == bits(&alone[..n]), "{path:?}: {n} rows, {with_prompt}");
+    }
+    let kernels = device.take_counts().into_iter().map(|of| of.kernel).collect();
+    (alone.concat(), kernels)
+}
+
+#[test]
+fn gated_rows_have_the_bits_that_they_have_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    quantized::write_quantized(&path, &[BlockType::Q4_K]);
     // More than eight rows have a launch for the activation.
-    for (n, with_prompt) in [(3, false), (8, true), (10, false)] {
-        assert!(run(0, n, with_prompt) == alone[..n], "{n} rows, {with_prompt}");
+    decode_rows(&path, false, &[(3, false), (8, true), (10, false)]);
+}
+
+#[test]
+fn decode_rows_in_bf16_have_the_bits_that_they_have_alone() {
+    use BlockType::{F16, Q4_K, Q6_K, Q8_0};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("quantized.gguf");
+    let experts = dir.path().join("experts.gguf");
+    quantized::write_quantized_experts(&experts, &[Q4_K, Q6_K, Q8_0, F16]);
+    for types in [&[Q4_K][..], &[Q8_0, Q4_K, F16, Q6_K]] {
+        quantized::write_quantized(&path, types);
+        // By the kernel for few rows, that for more of them, and tiles.
+        let (found, ran) =
+            decode_rows(&path, true, &[(3, false), (8, true), (10, false), (34, true)]);
+        for name in ["matvec_levels_q4_k_1x1", "matvec_levels_q4_k_2x4", "matmul_levels_q4_k_64"] {
+            assert!(ran.iter().any(|kernel| kernel == name), "{name}: {ran:?}");
+        }
+        assert!(!ran.iter().any(|kernel| kernel.contains("int8")), "{ran:?}");
+        if types.len() == 1 {
+            assert!(ran.iter().any(|kernel| kernel == "gated_levels_q4_k"), "{ran:?}");
+        }
+        // Those of 8-bit integers are nearly the same.
+        let (other, _) = decode_rows(&path, false, &[(34, false)]);
+        let largest = other.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+        for (a, b) in found.iter().zip(&other) {
+            assert!((a - b).abs() <= 3e-2 * largest, "{types:?}: {a} {b}");
+        }
+    }
+    // Experts keep their 8-bit integers.
+    let (_, ran) = decode_rows(&experts, true, &[(3, false), (10, true)]);
+    for name in ["matvec_levels_", "expert_matvec_int8_"] {
+        assert!(ran.iter().any(|kernel| kernel.starts_with(name)), "{name}: {ran:?}");
     }
 }
 
@@ -381,10 +437,17 @@ fn prompts_by_groups_of_warps_have_the_same_bits_in_any_step() {
 }
 
 #[test]
-fn groups_of_warps_are_refused_where_they_would_change_nothing() {
-    let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
-    let backend = CudaBackend::new(device).unwrap().with_wgmma().unwrap();
-    let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
-    let error = Model::load(&tiny::tiny("llama"), &backend, &options).unwrap_err().to_string();
-    assert!(error.starts_with("cuda-wgmma: --arithmetic f32 rules out half precision"), "{error}");
+fn options_are_refused_where_they_would_change_nothing() {
+    let open = || {
+        let device = Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
+        CudaBackend::new(device).unwrap()
+    };
+    for (backend, expected) in [
+        (open().with_wgmma().unwrap(), "cuda-wgmma: --arithmetic f32 rules out half precision"),
+        (open().with_bf16_decode(), "cuda-bf16-decode: --arithmetic f32 rules out BF16"),
+    ] {
+        let options = LoadOptions { arithmetic: Arithmetic::F32, ..LoadOptions::default() };
+        let error = Model::load(&tiny::tiny("llama"), &backend, &options).unwrap_err().to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
 }

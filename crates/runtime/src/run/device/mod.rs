@@ -37,6 +37,9 @@ pub struct DeviceOptions {
     /// Multiply the prefill rows by CUDA's instructions of groups of warps. It is for cards of compute capability 9.0, and
     /// [`load`] refuses it where no device is reached by CUDA.
     pub cuda_wgmma: bool,
+    /// Round decode rows to BF16 on CUDA devices where weights have integer levels, instead of to 8-bit integers. [`load`]
+    /// refuses it where no device is reached by CUDA.
+    pub cuda_bf16_decode: bool,
     /// Cards that divide every layer among them: those of the list, or the first ones. [`load`] refuses other devices.
     pub tensor_parallel: Option<usize>,
 }
@@ -134,6 +137,7 @@ fn check_cuda(
     let asked = match options {
         DeviceOptions { cuda_dependent_launch: true, .. } => "cuda-dependent-launch",
         DeviceOptions { cuda_wgmma: true, .. } => "cuda-wgmma",
+        DeviceOptions { cuda_bf16_decode: true, .. } => "cuda-bf16-decode",
         _ => return Ok(()),
     };
     if devices.any(is_cuda) {
@@ -153,6 +157,7 @@ fn options_on(choice: DeviceChoice, options: &DeviceOptions) -> DeviceOptions {
         gpu_plain: options.gpu_plain && choice != DeviceChoice::Cpu,
         cuda_dependent_launch: options.cuda_dependent_launch && is_cuda(choice),
         cuda_wgmma: options.cuda_wgmma && is_cuda(choice),
+        cuda_bf16_decode: options.cuda_bf16_decode && is_cuda(choice),
         ..options.clone()
     }
 }
@@ -304,6 +309,7 @@ fn of_cuda(options: &DeviceOptions) -> crate::backend::cuda::CudaOptions {
     crate::backend::cuda::CudaOptions {
         dependent_launch: options.cuda_dependent_launch,
         wgmma: options.cuda_wgmma,
+        bf16_decode: options.cuda_bf16_decode,
     }
 }
 
@@ -314,7 +320,10 @@ fn open_cuda(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
 
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreter(options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    let backend = crate::backend::cuda::CudaBackend::new(interpreter(options))?;
+    let mut backend = crate::backend::cuda::CudaBackend::new(interpreter(options))?;
+    if options.cuda_bf16_decode {
+        backend = backend.with_bf16_decode();
+    }
     Ok(Box::new(if options.cuda_wgmma { backend.with_wgmma()? } else { backend }))
 }
 
@@ -418,6 +427,7 @@ mod tests {
                 DeviceOptions { cuda_dependent_launch: true, ..none.clone() },
             ),
             ("cuda-wgmma", DeviceOptions { cuda_wgmma: true, ..none.clone() }),
+            ("cuda-bf16-decode", DeviceOptions { cuda_bf16_decode: true, ..none.clone() }),
         ] {
             for devices in ["cpu", "wgpu", "cpu=1,wgpu"] {
                 let (list, path) = (devices.parse().expect("a list"), Path::new("no-such-model"));

@@ -93,7 +93,10 @@ fn open_cards(_: &[usize], _: &DeviceOptions) -> Result<Box<dyn Backend>, Error>
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreters(n: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     let device = |_| super::interpreter(options);
-    let ranks = crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?;
+    let mut ranks = crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?;
+    if options.cuda_bf16_decode {
+        ranks = ranks.with_bf16_decode();
+    }
     Ok(Box::new(if options.cuda_wgmma { ranks.with_wgmma()? } else { ranks }))
 }
 
