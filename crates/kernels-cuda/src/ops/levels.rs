@@ -3,13 +3,11 @@
 
 use super::kernels::Kernels;
 use super::matvec_quantized::Ends;
-use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels};
+use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, Tile};
 use super::quantize::{QuantType, Quantized};
 use crate::device::{Argument, Device};
 use crate::{Error, Matrix};
 
-/// The maximum number of rows of activations whose segments are divided between the warps of a block. More go over tiles.
-const MAX_FEW: usize = 32;
 /// Blocks that keep a large GPU's processors busy: weight rows of a block are as many as leave this many blocks.
 const MIN_BLOCKS: usize = 108;
 /// Weight rows of a block of gated products, of the gate as of what it lets through, and rows of activations.
@@ -25,25 +23,17 @@ enum Form {
     Tiles(usize),
 }
 
+/// The kernel for a shape: that with the most rows of weights in a block of which there are enough blocks. A single row's
+/// activations are read as quickly for few rows of weights.
 fn form(n_rows: usize, n_batch: usize) -> Form {
-    if n_batch <= MAX_FEW {
-        let fits = |i: &usize| {
-            let form = LEVELS_FEW[*i];
-            n_batch <= form.x_rows && n_rows.div_ceil(form.w_rows) >= MIN_BLOCKS
-        };
-        // The largest block of few rows that fits, or the smallest that has the rows of activations.
-        let of_rows = |i: &usize| n_batch <= LEVELS_FEW[*i].x_rows;
-        let smallest = (0..LEVELS_FEW.len()).find(of_rows).unwrap_or(LEVELS_FEW.len() - 1);
-        let same = |i: &usize| LEVELS_FEW[*i].x_rows == LEVELS_FEW[smallest].x_rows;
-        let best = (0..LEVELS_FEW.len()).rev().filter(same).find(fits);
-        // A single row's activations are read as quickly for few rows of weights.
-        return Form::Few(if n_batch == 1 { 0 } else { best.unwrap_or(smallest) });
+    let are_enough =
+        |tile: Tile| n_rows.div_ceil(tile.w_rows) * n_batch.div_ceil(tile.x_rows) >= MIN_BLOCKS;
+    match n_batch {
+        1 => Form::Few(0),
+        2..=8 => Form::Few(usize::from(are_enough(LEVELS_FEW[1]))),
+        9..=32 => Form::Few(2),
+        _ => Form::Tiles(usize::from(are_enough(LEVELS_TILES[1]))),
     }
-    let n_blocks = |i: usize| {
-        n_rows.div_ceil(LEVELS_TILES[i].w_rows) * n_batch.div_ceil(LEVELS_TILES[i].x_rows)
-    };
-    let fits = |i: &usize| n_blocks(*i) >= MIN_BLOCKS;
-    Form::Tiles((1..LEVELS_TILES.len()).rev().find(fits).unwrap_or(0))
 }
 
 fn functions<'a, D: Device>(
@@ -284,6 +274,20 @@ mod tests {
             let (n_rows, n_batch) = ([19, 3, 33][i % 3], [2, 9, 11][i / 3 % 3]);
             let n_cols = lengths[i % lengths.len()];
             check(&Case { ty, n_rows, n_cols, n_batch, extras: i % 2 == 0 });
+        }
+    }
+    #[test]
+    fn blocks_are_as_large_as_there_are_enough_of() {
+        let cases = [
+            ((28672, 1), Form::Few(0)),
+            ((3424, 8), Form::Few(0)),
+            ((3425, 2), Form::Few(1)),
+            ((28672, 9), Form::Few(2)),
+            ((4096, 128), Form::Tiles(0)),
+            ((28672, 33), Form::Tiles(1)),
+        ];
+        for ((n_rows, n_batch), expected) in cases {
+            assert_eq!(form(n_rows, n_batch), expected, "{n_rows} x {n_batch}");
         }
     }
 }
