@@ -227,7 +227,7 @@ mod tests {
                 if extras {
                     found -= f64::from(bias[r]) + f64::from(first[b * out_stride + r]);
                 }
-                // Weights are below 1 in magnitude.
+                // Weights are below 1 in magnitude; two parts leave up to 2^-17 of a minimum.
                 let away = (found - dot).abs();
                 assert!(
                     away <= 4e-6 * reach + 4e-7,
@@ -276,6 +276,54 @@ mod tests {
             check(&Case { ty, n_rows, n_cols, n_batch, extras: i % 2 == 0 });
         }
     }
+    #[test]
+    fn rows_longer_and_shorter_than_a_step() {
+        use BlockType::{IQ4_XS, Q2_K, Q4_0, Q4_K, Q6_K, Q8_0};
+        for (ty, lengths) in [
+            (Q4_0, &[32, 1056, 2112][..]),
+            (Q8_0, &[32, 160, 1184]),
+            (Q4_K, &[256, 2304]),
+            (Q6_K, &[768, 4352]),
+            (IQ4_XS, &[2304]),
+            (Q2_K, &[768, 4352]),
+        ] {
+            for &n_cols in lengths {
+                check(&Case { ty, n_rows: 3, n_cols, n_batch: 2, extras: false });
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_that_is_not_finite_shows_it_and_no_other_does() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let (n_rows, n_cols) = (2, 256);
+        for n_batch in [2, 9, 40] {
+            let (bytes, _) = weights(BlockType::Q4_K, n_rows, n_cols, &mut Random(1));
+            let matrix =
+                Matrix::upload(device, &stream, "w", BlockType::Q4_K, n_rows, n_cols, &bytes);
+            let mut x = Random(2).floats(n_batch * n_cols);
+            x[n_cols + 44] = f32::NAN;
+            let x = on_device(device, &stream, &x);
+            let out = on_device(device, &stream, &vec![0.0f32; n_batch * n_rows]);
+            let room = QuantizedRows::new(device, QuantType::Bf16, n_batch, n_cols).unwrap();
+            let to = room.rows(0, n_batch, n_cols);
+            let rows = Rows::new(&x, 0, n_batch, n_cols, n_cols);
+            quantize(&kernels, &stream, rows, to).unwrap();
+            let linear = LinearQuantized {
+                matrices: &[&matrix.unwrap()],
+                x: to,
+                bias: None,
+                residual: None,
+                out: Rows::new(&out, 0, n_batch, n_rows, n_rows),
+            };
+            matvec_quantized(&kernels, &stream, &linear).unwrap();
+            for (i, x) in read(&stream, &out, n_batch * n_rows).into_iter().enumerate() {
+                assert_eq!(x.is_finite(), i / n_rows != 1, "{i} of {n_batch} rows: {x}");
+            }
+        }
+    }
+
     #[test]
     fn blocks_are_as_large_as_there_are_enough_of() {
         let cases = [
