@@ -123,17 +123,28 @@ pub fn gated_quantized<D: Device>(
     let counters = to.map_or(0, |to| to.counters.address());
     let act = Activation::ALL.iter().position(|&a| a == act);
     let act = Argument::I32(act.expect("it is one of all") as i32);
-    let (bias, up_first) = (optional(bias)[0], Argument::I32(i32::from(up_first)));
-    if x.ty() == QuantType::Bf16 {
-        let out = [out.address(), out.stride()];
-        let gated = levels::Gated { bias, up_first, act, out, to: quants };
-        return levels::gated(kernels, stream, matrix, &x, &gated, n_rows);
-    }
-    let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride, _]) =
+    let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride, in_bf16]) =
         (x.arguments(), quants);
     let [main, high, head] = matrix.planes();
     let [n_rows_at, n_cols, n_batch_at] =
         [n_rows, matrix.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
+    let (own, function, grid, block) = match x.ty() {
+        QuantType::Bf16 => {
+            let (function, grid, block) = levels::gated(kernels, matrix, n_rows, n_batch)?;
+            (in_bf16, function, grid, block)
+        }
+        QuantType::Int8 => {
+            let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
+            let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
+                panic!("{} has no levels", matrix.ty())
+            };
+            // One of a warp's rows is the gate's.
+            let n_blocks = n_rows.div_ceil(WARPS * ROWS / 2);
+            assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
+            let grid = [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1];
+            (Argument::Address(counters), &int8.gated[cols], grid, [32, WARPS as u32])
+        }
+    };
     let arguments = [
         main,
         high,
@@ -141,31 +152,23 @@ pub fn gated_quantized<D: Device>(
         x_quants,
         x_blocks,
         x_stride,
-        bias,
-        up_first,
+        optional(bias)[0],
+        Argument::I32(i32::from(up_first)),
         act,
         out.address(),
         out.stride(),
         to_quants,
         to_blocks,
         to_stride,
-        Argument::Address(counters),
+        own,
         n_rows_at,
         n_cols,
         n_batch_at,
     ];
-    let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
-    let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
-        panic!("{} has no levels", matrix.ty())
-    };
-    // One of a warp's rows is the gate's.
-    let n_blocks = n_rows.div_ceil(WARPS * ROWS / 2);
-    assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
-    let grid = [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1];
-    let function = &int8.gated[cols];
-    // SAFETY: the arguments are those of `gated_int8_*` in order. The planes are those of the matrix, rows are inside of
-    // their buffers, and 8-bit rows and their counters have room for as many. As `matvec` says, buffers outlive queued work.
-    unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
+    // SAFETY: the arguments are those of `gated_int8_*` or `gated_levels_*` in order, which differ in one: counters, or whether
+    // results are BF16. The planes are those of the matrix, rows are inside of their buffers, and quantized rows and their
+    // counters have room for as many. As `matvec` says, buffers outlive queued work.
+    unsafe { kernels.launch(stream, function, grid, block, &arguments) }
 }
 
 #[cfg(test)]

@@ -3,13 +3,11 @@
 
 use super::kernels::Kernels;
 use super::matvec_quantized::Ends;
-use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, Tile};
+use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MIN_BLOCKS, Tile};
 use super::quantize::{QuantType, Quantized};
-use crate::device::{Argument, Device};
+use crate::device::Device;
 use crate::{Error, Matrix};
 
-/// Blocks that keep a large GPU's processors busy: weight rows of a block are as many as leave this many blocks.
-const MIN_BLOCKS: usize = 108;
 /// Weight rows of a block of gated products, of the gate as of what it lets through, and rows of activations.
 const GATED_ROWS: usize = 32;
 const GATED_COLS: usize = 8;
@@ -27,7 +25,7 @@ enum Form {
 /// activations are read as quickly for few rows of weights.
 fn form(n_rows: usize, n_batch: usize) -> Form {
     let are_enough =
-        |tile: Tile| n_rows.div_ceil(tile.w_rows) * n_batch.div_ceil(tile.x_rows) >= MIN_BLOCKS;
+        |tile: Tile| tile.n_blocks(n_rows, n_batch).iter().product::<usize>() >= MIN_BLOCKS;
     match n_batch {
         1 => Form::Few(0),
         2..=8 => Form::Few(usize::from(are_enough(LEVELS_FEW[1]))),
@@ -70,40 +68,15 @@ fn queue<D: Device>(
     x.check_type("x", QuantType::Bf16);
     let n_batch = x.n_rows();
     let levels = functions(kernels, matrix)?;
-    let [main, high, head] = matrix.planes();
-    let [values, sums, stride] = x.arguments();
-    let &Ends { bias, residual: [residual, residual_stride], out: [out, out_stride] } = ends;
-    let arguments = [
-        main,
-        high,
-        head,
-        values,
-        sums,
-        stride,
-        bias,
-        residual,
-        residual_stride,
-        out,
-        out_stride,
-        Argument::I32(matrix.n_rows() as i32),
-        Argument::I32(matrix.n_cols() as i32),
-        Argument::I32(n_batch as i32),
-    ];
-    let blocks = |n_rows: usize, n: usize| {
-        let n_blocks = n_rows.div_ceil(n);
-        assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
-        n_blocks as u32
-    };
+    let arguments = ends.arguments(matrix, x);
     let (function, grid, threads, shared) = match form {
         Form::Few(i) => {
             let few = LEVELS_FEW[i];
-            let w = matrix.n_rows().div_ceil(few.w_rows) as u32;
-            (&levels.few[i], [w, blocks(n_batch, few.x_rows), 1], few.threads, 0)
+            (&levels.few[i], few.grid_of_few(matrix.n_rows(), n_batch), few.threads, 0)
         }
         Form::Tiles(i) => {
             let tile = LEVELS_TILES[i];
-            let x = n_batch.div_ceil(tile.x_rows) as u32;
-            let grid = [x, blocks(matrix.n_rows(), tile.w_rows), 1];
+            let grid = tile.grid_of_many(matrix.n_rows(), n_batch);
             (&levels.tiles[i], grid, tile.threads, LEVELS_SHARED)
         }
     };
@@ -113,52 +86,18 @@ fn queue<D: Device>(
     unsafe { kernels.launch_with_shared(stream, function, grid, [threads, 1], shared, &arguments) }
 }
 
-/// What a gated product takes beside its matrix, as kernels take it.
-pub(super) struct Gated {
-    pub(super) bias: Argument,
-    pub(super) up_first: Argument,
-    pub(super) act: Argument,
-    pub(super) out: [Argument; 2],
-    pub(super) to: [Argument; 4],
-}
+/// A kernel, its grid and its block.
+pub(super) type Chosen<'a, D> = (&'a <D as Device>::Function, [u32; 3], [u32; 2]);
 
-/// Queues a gated product of `n_rows` results, whose shapes and devices were checked.
-pub(super) fn gated<D: Device>(
-    kernels: &Kernels<D>,
-    stream: &D::Stream,
+/// The kernel of a gated product of `n_rows` results.
+pub(super) fn gated<'a, D: Device>(
+    kernels: &'a Kernels<D>,
     matrix: &Matrix<D>,
-    x: &Quantized<'_, D>,
-    gated: &Gated,
     n_rows: usize,
-) -> Result<(), Error> {
-    let [main, high, head] = matrix.planes();
-    let [values, sums, stride] = x.arguments();
-    let &Gated { bias, up_first, act, out: [out, out_stride], to } = gated;
-    let [to_values, to_heads, to_stride, to_bf16] = to;
-    let arguments = [
-        main,
-        high,
-        head,
-        values,
-        sums,
-        stride,
-        bias,
-        up_first,
-        act,
-        out,
-        out_stride,
-        to_values,
-        to_heads,
-        to_stride,
-        to_bf16,
-        Argument::I32(n_rows as i32),
-        Argument::I32(matrix.n_cols() as i32),
-        Argument::I32(x.n_rows() as i32),
-    ];
-    let grid = [n_rows.div_ceil(GATED_ROWS), x.n_rows().div_ceil(GATED_COLS), 1].map(|n| n as u32);
-    let function = &functions(kernels, matrix)?.gated;
-    // SAFETY: the arguments are those of `gated_levels_*` in order, and otherwise as in `queue`.
-    unsafe { kernels.launch(stream, function, grid, [GATED_THREADS, 1], &arguments) }
+    n_batch: usize,
+) -> Result<Chosen<'a, D>, Error> {
+    let grid = [n_rows.div_ceil(GATED_ROWS), n_batch.div_ceil(GATED_COLS), 1].map(|n| n as u32);
+    Ok((&functions(kernels, matrix)?.gated, grid, [GATED_THREADS, 1]))
 }
 
 #[cfg(test)]
@@ -276,6 +215,7 @@ mod tests {
             check(&Case { ty, n_rows, n_cols, n_batch, extras: i % 2 == 0 });
         }
     }
+
     #[test]
     fn rows_longer_and_shorter_than_a_step() {
         use BlockType::{IQ4_XS, Q2_K, Q4_0, Q4_K, Q6_K, Q8_0};

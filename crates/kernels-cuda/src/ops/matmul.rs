@@ -2,7 +2,7 @@
 
 use super::kernels::Kernels;
 use super::matvec::Linear;
-use super::matvec_quantized::{Ends, LinearQuantized};
+use super::matvec_quantized::LinearQuantized;
 use super::products::TILES;
 use super::quantize::QuantType;
 use super::round::{Halves, half_type};
@@ -140,30 +140,12 @@ pub fn matmul_int8<D: Device>(
     let x = &linear.x;
     x.check_type("x", QuantType::Int8);
     let n_batch = x.n_rows();
-    let [quants, blocks, stride] = x.arguments();
     let tile = tile(n_batch);
     for (matrix, ends) in linear.parts() {
         let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
             panic!("{} has no levels", matrix.ty())
         };
-        let [main, high, head] = matrix.planes();
-        let Ends { bias, residual: [residual, residual_stride], out: [out, out_stride] } = ends;
-        let arguments = [
-            main,
-            high,
-            head,
-            quants,
-            blocks,
-            stride,
-            bias,
-            residual,
-            residual_stride,
-            out,
-            out_stride,
-            Argument::I32(matrix.n_rows() as i32),
-            Argument::I32(matrix.n_cols() as i32),
-            Argument::I32(n_batch as i32),
-        ];
+        let arguments = ends.arguments(matrix, x);
         let grid = grid(n_batch, TILES[tile].x_rows, matrix, TILES[tile].w_rows);
         let function = &int8.matmul[tile];
         // SAFETY: the arguments are those of `matmul_int8_*` in order, and otherwise as in `matmul`.

@@ -5,7 +5,7 @@ use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
 use super::matvec::Linear;
-use super::products::{PARTS_FEW, PARTS_TILES};
+use super::products::{MIN_BLOCKS, PARTS_FEW, PARTS_TILES};
 use super::round::{HalfType, Halves};
 use super::rows::optional;
 use crate::Error;
@@ -13,8 +13,6 @@ use crate::device::{Argument, Device};
 
 /// The maximum number of rows of activations that are split on their way to registers. More are split once for all rows of weights.
 const MAX_FEW: usize = 8;
-/// Blocks that keep a large card's processors busy: tiles are as large as there are this many.
-const MIN_BLOCKS: usize = 108;
 
 /// Whether products with matrices of this type can take activations in parts: those of floats of 8 or 16 bits do.
 pub fn takes_parts(ty: BlockType) -> bool {
@@ -62,8 +60,7 @@ fn few(n_batch: usize) -> usize {
 
 /// The tile for a shape: the largest of which there are enough, of those that are not half empty. It shows in no bits.
 fn tile(n_rows: usize, n_batch: usize) -> usize {
-    let n_blocks =
-        |i: usize| n_rows.div_ceil(PARTS_TILES[i].w_rows) * n_batch.div_ceil(PARTS_TILES[i].x_rows);
+    let n_blocks = |i: usize| PARTS_TILES[i].n_blocks(n_rows, n_batch).iter().product::<usize>();
     let fits = |i: &usize| PARTS_TILES[*i].x_rows < 2 * n_batch && n_blocks(*i) >= MIN_BLOCKS;
     (1..PARTS_TILES.len()).rev().find(fits).unwrap_or(0)
 }
@@ -86,24 +83,17 @@ fn queue<D: Device>(
     let Some(functions) = &kernels.of(matrix.ty())?.parts else {
         panic!("weights of {} take no activations in parts", matrix.ty())
     };
-    let blocks = |n_rows: usize, n: usize| {
-        let n_blocks = n_rows.div_ceil(n);
-        assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
-        n_blocks as u32
-    };
     let (function, grid, threads, x) = match form {
         Form::Few(i) => {
             let few = PARTS_FEW[*i];
-            let grid =
-                [matrix.n_rows().div_ceil(few.w_rows) as u32, blocks(n_batch, few.x_rows), 1];
+            let grid = few.grid_of_few(matrix.n_rows(), n_batch);
             (&functions.few[*i], grid, few.threads, x.arguments())
         }
         Form::Tiles(i, parts) => {
             parts.check(kernels, "parts", 2 * n_batch, matrix.n_cols());
             assert_eq!(parts.ty(), HalfType::BF16, "parts");
             let tile = PARTS_TILES[*i];
-            let grid =
-                [n_batch.div_ceil(tile.x_rows) as u32, blocks(matrix.n_rows(), tile.w_rows), 1];
+            let grid = tile.grid_of_many(matrix.n_rows(), n_batch);
             let [values, stride, _] = parts.arguments();
             (&functions.tiles[*i], grid, tile.threads, [values, stride])
         }

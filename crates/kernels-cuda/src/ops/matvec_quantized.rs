@@ -39,6 +39,35 @@ pub(crate) struct Ends {
     pub(crate) out: [Argument; 2],
 }
 
+impl Ends {
+    /// The arguments of a product with a matrix, in the order of all kernels that take quantized rows.
+    pub(crate) fn arguments<D: Device>(
+        &self,
+        matrix: &Matrix<D>,
+        x: &Quantized<'_, D>,
+    ) -> [Argument; 14] {
+        let [main, high, head] = matrix.planes();
+        let [quants, blocks, stride] = x.arguments();
+        let &Self { bias, residual: [residual, residual_stride], out: [out, out_stride] } = self;
+        [
+            main,
+            high,
+            head,
+            quants,
+            blocks,
+            stride,
+            bias,
+            residual,
+            residual_stride,
+            out,
+            out_stride,
+            Argument::I32(matrix.n_rows() as i32),
+            Argument::I32(matrix.n_cols() as i32),
+            Argument::I32(x.n_rows() as i32),
+        ]
+    }
+}
+
 impl<D: Device> LinearQuantized<'_, D> {
     /// Asserts that shapes and devices fit.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
@@ -98,8 +127,6 @@ pub fn matvec_quantized<D: Device>(
     }
     let n_batch = x.n_rows();
     let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
-    let [n_cols, n_batch_at] = [x.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
-    let [quants, blocks, stride] = x.arguments();
     let grid = |n_blocks: usize| {
         assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
         [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1]
@@ -117,6 +144,8 @@ pub fn matvec_quantized<D: Device>(
             [0, 1, 2].map(|i| Argument::I32(part(i).map_or(0, f) as i32))
         };
         let [[m0, h0, d0], [m1, h1, d1], [m2, h2, d2]] = [planes(0), planes(1), planes(2)];
+        let [n_cols, n_batch_at] = [x.n_cols(), n_batch].map(|n| Argument::I32(n as i32));
+        let [quants, blocks, stride] = x.arguments();
         let [t0, t1, t2] = of_part(|matrix| mixed_index(matrix.ty()).unwrap_or(0));
         let [n0, n1, n2] = of_part(Matrix::n_rows);
         let [residual, residual_stride] = optional(*residual);
@@ -159,25 +188,7 @@ pub fn matvec_quantized<D: Device>(
         let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
             panic!("{} has no levels", matrix.ty())
         };
-        let [main, high, head] = matrix.planes();
-        let Ends { bias, residual: [residual, residual_stride], out: [out, out_stride] } = ends;
-        let n_rows = Argument::I32(matrix.n_rows() as i32);
-        let arguments = [
-            main,
-            high,
-            head,
-            quants,
-            blocks,
-            stride,
-            bias,
-            residual,
-            residual_stride,
-            out,
-            out_stride,
-            n_rows,
-            n_cols,
-            n_batch_at,
-        ];
+        let arguments = ends.arguments(matrix, x);
         let (function, grid, block) = match &int8.matvec_tiles {
             Some(function) if n_batch >= MIN_TILE_ROWS => {
                 let [x, w] = [n_batch, matrix.n_rows()].map(|n| n.div_ceil(INT8_TILE));

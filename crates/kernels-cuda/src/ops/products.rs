@@ -94,6 +94,30 @@ pub(crate) struct Tile {
     pub(crate) threads: u32,
 }
 
+/// Blocks that keep a large card's processors busy: tiles are as large as there are this many.
+pub(crate) const MIN_BLOCKS: usize = 108;
+
+impl Tile {
+    /// Blocks of weight rows and of activation rows.
+    pub(crate) fn n_blocks(self, n_rows: usize, n_batch: usize) -> [usize; 2] {
+        [n_rows.div_ceil(self.w_rows), n_batch.div_ceil(self.x_rows)]
+    }
+
+    /// The grid of a kernel for few rows of activations.
+    pub(crate) fn grid_of_few(self, n_rows: usize, n_batch: usize) -> [u32; 3] {
+        let [w, x] = self.n_blocks(n_rows, n_batch);
+        assert!(x <= 65535, "{x} blocks of rows");
+        [w as u32, x as u32, 1]
+    }
+
+    /// The grid of a kernel for many: neighbours share weights.
+    pub(crate) fn grid_of_many(self, n_rows: usize, n_batch: usize) -> [u32; 3] {
+        let [w, x] = self.n_blocks(n_rows, n_batch);
+        assert!(w <= 65535, "{w} blocks of rows");
+        [x as u32, w as u32, 1]
+    }
+}
+
 /// The kernels of a block type.
 #[derive(Debug)]
 pub(crate) struct ProductKernels<D: Device> {
