@@ -1,4 +1,4 @@
-// Activation functions.
+// Activation functions, and gates.
 //
 // Finite arguments of any size give the function's limits: where an exponential overflows, it is in a divisor. What is not a
 // number stays so.
@@ -59,3 +59,22 @@ __device__ __forceinline__ float activate(int act, float x) {
     default: return x;
   }
 }
+
+// A matrix of 2 * `n_rows` rows, which are those of a gate and of what it lets through, and what becomes of their products.
+struct Gate {
+  const float* bias;  // [2 * n_rows] or null
+  bool up_first;      // whether the gate's rows are the last ones of the matrix
+  int act;            // as `activate` has it
+  float* out;         // [n_batch, n_rows]
+  int out_stride, n_rows;
+
+  __device__ __forceinline__ int gate_row(int row) const { return up_first ? row + n_rows : row; }
+  __device__ __forceinline__ int up_row(int row) const { return up_first ? row : row + n_rows; }
+  __device__ __forceinline__ float result(int row, float gate, float up) const {
+    if (bias) gate += bias[gate_row(row)], up += bias[up_row(row)];
+    return activate(act, gate) * up;
+  }
+  __device__ __forceinline__ void store(int col, int row, float result) const {
+    out[size_t(col) * out_stride + row] = result;
+  }
+};

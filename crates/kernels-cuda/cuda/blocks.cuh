@@ -58,6 +58,9 @@ struct Main {
 // Four of the elements of a word of a unit of 32: the first 16 of these lie in low nibbles, the others in high ones.
 __device__ __forceinline__ uint32_t nibbles(uint32_t word, int j) { return word >> 4 * j & 0x0f0f0f0f; }
 
+// A word rotated so that bit `from` of each byte becomes bit `to` of one.
+__device__ __forceinline__ uint32_t moved(uint32_t word, int from, int to) { return __funnelshift_l(word, word, to - from); }
+
 // Four levels of a byte each as floats, less `zero`: the bits of 2^23 + level, then one exact difference.
 __device__ __forceinline__ float4 centered(uint32_t levels, float zero) {
   const float base = 8388608.0f + zero;
@@ -88,6 +91,7 @@ __device__ constexpr Codebook fp4 = {{0x03020100, 0x0c080604, 0xfdfeff00, 0xf4f8
 // compute: what is loaded for later makes no thread wait now.
 struct Unit {
   static constexpr bool is_integer = false;  // whether it has levels
+  static constexpr bool is_signed = true;    // whether levels are signed bytes; others are below 2^bits
   static constexpr bool has_min = false;     // whether a minimum is subtracted
   static constexpr bool may_end = false;     // whether a row may end inside of a unit
   __device__ __forceinline__ float min(int) const { return 0.0f; }
@@ -100,7 +104,7 @@ template <class B>
 struct Integer : Unit {
   static constexpr bool is_integer = true;
   static constexpr int eight_high = 0;
-  static constexpr bool is_signed = false;  // whether levels are signed bytes; others are below 2^bits
+  static constexpr bool is_signed = false;
   static constexpr int bits = 6;
   static constexpr int zero = 0;  // the level that stands for zero
   // Those of elements 4 * piece to 4 * piece + 3.
@@ -220,7 +224,7 @@ struct Q4_Z : Integer<Q4_Z> {
 };
 
 // The fifth bit of element 4 * p + i is bit p of byte i of the unit's word of the high plane.
-__device__ __forceinline__ uint32_t fifth_bits(uint32_t high, int piece) { return (high >> piece & 0x01010101) << 4; }
+__device__ __forceinline__ uint32_t fifth_bits(uint32_t high, int piece) { return moved(high, piece, 4) & 0x10101010; }
 
 struct Q5_0 : Integer<Q5_0> {
   static constexpr int len = 32, group = 32, zero = 16;
@@ -295,7 +299,7 @@ struct Q2_K : Integer<Q2_K> {
 
 // Levels of three bits, which lie as Q3_K says.
 __device__ __forceinline__ uint32_t three_bits(uint32_t word, const uint32_t (&high)[2], int c, int j) {
-  return (word >> 2 * j & 0x03030303) | (high[j / 2] >> (c + 4 * (j % 2)) & 0x01010101) << 2;
+  return (word >> 2 * j & 0x03030303) | moved(high[j / 2], c + 4 * (j % 2), 2) & 0x04040404;
 }
 
 // Four of the sixteen sub-blocks of a block. The lower bits lie as in Q2_K, bit 2 of element 4 * p + i is bit p % 8
@@ -401,7 +405,7 @@ struct Q6_K : Integer<Q6_K> {
     d = half_at(head, 0);
   }
   __device__ __forceinline__ uint32_t levels_at(uint32_t word, int c, int j) const {
-    return nibbles(word, j) | (high[j] >> 2 * c & 0x03030303) << 4;
+    return nibbles(word, j) | moved(high[j], 2 * c, 4) & 0x30303030;
   }
   __device__ __forceinline__ float scale(int group) const { return __half2float(d) * float(group ? scales.y : scales.x); }
 };
@@ -588,14 +592,25 @@ struct NVFP4 : Integer<NVFP4> {
   }
 };
 
-// Elements 4 * piece to 4 * piece + 3, for products that round them to 16 bits: scale and minimum are applied with one
-// rounding.
+// Elements 4 * piece to 4 * piece + 3, for products that round them to 16 bits.
 template <class B>
 __device__ __forceinline__ float4 weights(const B& unit, int piece) {
-  const float scale = unit.scale(4 * piece / B::group), min = unit.min(4 * piece / B::group);
-  const float4 v = unit.piece(piece);
-  if (!B::has_min) return {scale * v.x, scale * v.y, scale * v.z, scale * v.w};
-  return {fmaf(scale, v.x, -min), fmaf(scale, v.y, -min), fmaf(scale, v.z, -min), fmaf(scale, v.w, -min)};
+  const float scale = unit.scale(4 * piece / B::group);
+  if constexpr (!B::is_signed) {
+    // Level `l` as 1 + l / 2^bits, which its bits are as the upper ones of a mantissa; what this adds is taken off with the level
+    // that stands for zero, or with the minimum.
+    const float all = float(1 << B::bits) * scale, zero = float(B::zero) * scale;
+    const float less = all + (B::has_min ? unit.min(4 * piece / B::group) : zero);
+    const uint32_t bytes = unit.levels(piece) << (7 - B::bits) | 0x80808080;
+    const auto weight = [&](int i) {
+      return fmaf(all, __uint_as_float(__byte_perm(bytes, 0x3f000000, 0x7044 + 0x100 * i)), -less);
+    };
+    return {weight(0), weight(1), weight(2), weight(3)};
+  } else {
+    static_assert(!B::has_min, "minimums go with levels that are not signed");
+    const float4 v = unit.piece(piece);
+    return {scale * v.x, scale * v.y, scale * v.z, scale * v.w};
+  }
 }
 
 // Four values of a row of `n`, the first of them number `at`; what is behind the row's end is zero.

@@ -127,38 +127,29 @@ __device__ __forceinline__ void matvec(const Planes& w, const Step& step, int fi
   }
 }
 
-// What becomes of a gate and of what it lets through.
-struct Gated {
-  const float* bias;  // [2 * n_rows] or null
-  bool up_first;      // whether the gate's rows are the last ones of the matrix
-  int act;            // as `activate` has it
-  float* out;         // [n_batch, n_rows]
-  int out_stride;
-  // The results as 8-bit integers; where they are wanted, rows are whole blocks of 32.
+// Where the results of a gate go as 8-bit integers; then rows are whole blocks of 32.
+struct GatedQuants {
   uint32_t* quants;    // [n_batch, 32 * stride] bytes
   uint2* blocks;       // [n_batch, stride]
   int stride;
   uint32_t* counters;  // [groups of rows of activations, n_rows / 32], zero between launches; or null for none
 };
 
-// activation(gate * x + its bias) * (up * x + its bias), where gate and up are the halves of a matrix of 2 * `n_rows` rows.
-// A warp has a row of the gate and the same row of the other. The last block of those that share 32 results quantizes them.
+// activation(gate * x + its bias) * (up * x + its bias). A warp has a row of the gate and the same row of the other half. The
+// last block of those that share 32 results quantizes them.
 template <class B, int Cols>
 __device__ __forceinline__ void gated(
-    const Planes& w, const Quantized& x, const Gated& to, int n_rows, int n_cols, int n_batch) {
+    const Planes& w, const Quantized& x, const Gate& gate, const GatedQuants& to, int n_cols, int n_batch) {
   constexpr int group = 32 / warps;  // blocks that share 32 results
   const int lane = threadIdx.x, first_col = blockIdx.x * Cols, row = blockIdx.y * warps + threadIdx.y;
-  if (row < n_rows) {
-    const int own[Rows] = {row + (to.up_first ? n_rows : 0), row + (to.up_first ? 0 : n_rows)};
+  if (row < gate.n_rows) {
+    const int own[Rows] = {gate.gate_row(row), gate.up_row(row)};
     float sum[Rows][Cols];
     products<B, Cols>(w, x, own, first_col, n_cols, n_batch, sum);
 #pragma unroll
     for (int c = 0; c < Cols; c++) {
       const int col = first_col + c;
-      if (lane != c || col >= n_batch) continue;
-      float gate = sum[0][c], up = sum[1][c];
-      if (to.bias) gate += to.bias[own[0]], up += to.bias[own[1]];
-      to.out[size_t(col) * to.out_stride + row] = activate(to.act, gate) * up;
+      if (lane == c && col < n_batch) gate.store(col, row, gate.result(row, sum[0][c], sum[1][c]));
     }
   } else {
     wait_for_launch();
@@ -171,7 +162,7 @@ __device__ __forceinline__ void gated(
   const int block = blockIdx.y / group;
   bool is_last = false;
   if (lane == 0) {
-    uint32_t* counter = to.counters + size_t(blockIdx.x) * (n_rows / 32) + block;
+    uint32_t* counter = to.counters + size_t(blockIdx.x) * (gate.n_rows / 32) + block;
     __threadfence();
     is_last = atomicInc(counter, group - 1) == group - 1;
     __threadfence();
@@ -181,7 +172,7 @@ __device__ __forceinline__ void gated(
   const int col = first_col + lane / 8, at = 32 * block + lane % 8 * 4;
   const bool inside = lane / 8 < Cols && col < n_batch;
   float4 v = {};
-  if (inside) v = __ldcg(reinterpret_cast<const float4*>(to.out + size_t(col) * to.out_stride + at));
+  if (inside) v = __ldcg(reinterpret_cast<const float4*>(gate.out + size_t(col) * gate.out_stride + at));
   store_quants(v, at, inside, to.quants + size_t(col) * to.stride * 8, to.blocks + size_t(col) * to.stride);
 }
 
@@ -204,7 +195,6 @@ __device__ __forceinline__ void gated(
       int x_stride, const float* bias, int up_first, int act, float* out, int out_stride, uint32_t* to_quants,         \
       uint2* to_blocks, int to_stride, uint32_t* counters, int n_rows, int n_cols, int n_batch) {                      \
     with_quants::gated<TYPE, COLS>(                                                                                    \
-        {main, high, head}, {quants, blocks, x_stride},                                                                \
-        {bias, up_first != 0, act, out, out_stride, to_quants, to_blocks, to_stride, counters}, n_rows, n_cols,        \
-        n_batch);                                                                                                      \
+        {main, high, head}, {quants, blocks, x_stride}, {bias, up_first != 0, act, out, out_stride, n_rows},           \
+        {to_quants, to_blocks, to_stride, counters}, n_cols, n_batch);                                                 \
   }

@@ -67,15 +67,10 @@ __device__ __forceinline__ void few(
   auto load = [&](int part, int step) {
     if (step >= end) return;
     const Planes planes = w.after<B>(step);
-    if (step_units * (step + 1) <= n_units) {
+    // In the place of what is behind the last unit, that one is multiplied by zeros.
+    const int at = ::min(c + 4 * part, n_units - 1 - step_units * step);
 #pragma unroll
-      for (int i = 0; i < 2 * MT; i++) unit[part][i / 2][i % 2].load(planes.at<B>(row_at[i / 2][i % 2]), c + 4 * part);
-    } else {
-      // In the place of what is behind the last unit, that one is multiplied by zeros.
-      const int at = ::min(c + 4 * part, n_units - 1 - step_units * step);
-#pragma unroll
-      for (int i = 0; i < 2 * MT; i++) unit[part][i / 2][i % 2].load(planes.at<B>(row_at[i / 2][i % 2]), at);
-    }
+    for (int i = 0; i < 2 * MT; i++) unit[part][i / 2][i % 2].load(planes.at<B>(row_at[i / 2][i % 2]), at);
   };
   InMemory<NT> of_x;
 #pragma unroll
@@ -137,47 +132,37 @@ __device__ __forceinline__ void matvec(const Planes& w, const Rounded& x, int n_
   }
 }
 
-// What becomes of a gate and of what it lets through.
-struct Gated {
-  const float* bias;  // [2 * n_rows] or null
-  bool up_first;      // whether the gate's rows are the last ones of the matrix
-  int act;            // as `activate` has it
-  float* out;         // [n_batch, n_rows]
-  int out_stride;
-  BlockRows to;  // the results for the product behind, or none; then they are whole blocks of 32
-};
-
-// activation(gate * x + its bias) * (up * x + its bias), where gate and up are the halves of a matrix of 2 * `n_rows` rows. A
-// block has 32 rows of both, and up to eight of activations.
+// activation(gate * x + its bias) * (up * x + its bias), and `to`, where the results go for the product behind, or none; then
+// they are whole blocks of 32. A block has 32 rows of both halves, and up to eight of activations.
 template <class B>
 __device__ __forceinline__ void gated(
-    const Planes& w, const Rounded& x, const Gated& to, int n_rows, int n_cols, int n_batch) {
+    const Planes& w, const Rounded& x, const Gate& gate, const BlockRows& to, int n_cols, int n_batch) {
   __shared__ Segments<4, 1> shared;
   __shared__ float results[8][32];
-  const int first_row = blockIdx.x * 32, first_col = blockIdx.y * 8;
+  const int first_row = blockIdx.x * 32, first_col = blockIdx.y * 8, n_rows = gate.n_rows;
   // The gate's rows are the first ones here.
   const auto row_of = [&](int i) {
-    return ::min(first_row + i % 32, n_rows - 1) + ((i < 32) == to.up_first ? n_rows : 0);
+    const int row = ::min(first_row + i % 32, n_rows - 1);
+    return i < 32 ? gate.gate_row(row) : gate.up_row(row);
   };
   few<B, 4, 1>(shared, w, row_of, x, n_cols, n_batch);
   static_assert(few_threads == 8 * 32, "a thread has a result");
-  const int row = first_row + threadIdx.x % 32, col = first_col + threadIdx.x / 32;
-  float gate = shared.total(threadIdx.x / 32, threadIdx.x % 32);
-  float up = shared.total(threadIdx.x / 32, 32 + threadIdx.x % 32);
-  const bool inside = row < n_rows && col < n_batch;
-  if (inside && to.bias) gate += to.bias[row_of(threadIdx.x % 32)], up += to.bias[row_of(32 + threadIdx.x % 32)];
-  const float result = activate(to.act, gate) * up;
-  if (inside) to.out[size_t(col) * to.out_stride + row] = result;
-  if (!to.to.values) return;
-  results[threadIdx.x / 32][threadIdx.x % 32] = result;
+  const int own_row = threadIdx.x % 32, own_col = threadIdx.x / 32, row = first_row + own_row, col = first_col + own_col;
+  float result = 0.0f;
+  if (row < n_rows && col < n_batch) {
+    result = gate.result(row, shared.total(own_col, own_row), shared.total(own_col, 32 + own_row));
+    gate.store(col, row, result);
+  }
+  if (!to.values) return;
+  results[own_col][own_row] = result;
   __syncthreads();
   // Eight threads have a row; the last block has the zeros behind it, too.
   if (threadIdx.x >= 64) return;
-  const int own = threadIdx.x / 8, at = threadIdx.x % 8 * 4;
-  float4 v = *reinterpret_cast<const float4*>(&results[own][at]);
-  const int end = first_row + 32 == n_rows ? to.to.reach(n_rows) : first_row + 32;
+  const int of_col = threadIdx.x / 8, at = threadIdx.x % 8 * 4;
+  float4 v = *reinterpret_cast<const float4*>(&results[of_col][at]);
+  const int end = first_row + 32 == n_rows ? to.reach(n_rows) : first_row + 32;
   for (int start = first_row; start < end; start += 32, v = {})
-    to.to.store(first_col + own, v, start + at, first_col + own < n_batch);
+    to.store(first_col + of_col, v, start + at, first_col + of_col < n_batch);
 }
 
 // Many rows: a block has WT rows of the matrix and XT of activations, of which each of WW by WX warps has a part. Units and
@@ -316,8 +301,8 @@ struct Tile {
       int x_stride, const float* bias, int up_first, int act, float* out, int out_stride, uint32_t* to_values,         \
       uint2* to_heads, int to_stride, int to_bf16, int n_rows, int n_cols, int n_batch) {                              \
     by_levels::gated<TYPE>({main, high, head}, {values, sums, x_stride},                                               \
-                           {bias, up_first != 0, act, out, out_stride, {to_values, to_heads, to_stride, to_bf16}},     \
-                           n_rows, n_cols, n_batch);                                                                   \
+                           {bias, up_first != 0, act, out, out_stride, n_rows},                                        \
+                           {to_values, to_heads, to_stride, to_bf16}, n_cols, n_batch);                                \
   }
 
 #define MATMUL_LEVELS(TYPE, NAME, WT, XT, WW, WX)                                                                      \

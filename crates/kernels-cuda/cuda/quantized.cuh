@@ -13,7 +13,7 @@
 
 #include "tensor.cuh"
 
-// Rows of them.
+// Rows of integers.
 struct Quantized {
   const uint4* quants;  // [n_rows, stride, 2]
   const uint2* blocks;  // [n_rows, stride]: the scale, then the two sums in 16 bits each
@@ -72,7 +72,7 @@ __device__ __forceinline__ uint32_t two_parts(float x) {
   return pack2<__nv_bfloat16>(x, fabsf(high) < INFINITY ? rest : 0.0f);
 }
 
-// The same in BF16.
+// Stores them in BF16.
 __device__ __forceinline__ void store_rounded(float4 v, int col, bool inside, uint2* values, uint2* sums) {
   const unsigned all = 0xffffffffu;
   const uint2 pairs = {pack2<__nv_bfloat16>(v.x, v.z), pack2<__nv_bfloat16>(v.y, v.w)};

@@ -84,11 +84,7 @@ __device__ __forceinline__ void each_of_thread(const F& f) {
   }
 }
 
-__device__ __forceinline__ void copy16(void* to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;\n" ::"r"(shared_address(to)), "l"(from) : "memory");
-}
-
-// The same, or zeros.
+// Copies 16 bytes to shared memory on their own, or zeros.
 __device__ __forceinline__ void copy16(void* to, const void* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from),
                "r"(inside ? 16 : 0)

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use flate2::read::GzDecoder;
+use brotli_decompressor::Decompressor;
 
 use crate::Error;
 use crate::device::{Device, dependent};
@@ -17,7 +17,7 @@ impl<'a, D: Device> Image<'a, D> {
     /// Loads an image of compressed PTX; `name` is for messages.
     pub(crate) fn load(device: &'a D, name: &str, image: &[u8]) -> Result<Self, Error> {
         let mut text = String::new();
-        let read = GzDecoder::new(image).read_to_string(&mut text);
+        let read = Decompressor::new(image, image.len()).read_to_string(&mut text);
         let refused =
             |e: std::io::Error| Error::Kernel { kernel: name.to_owned(), reason: e.to_string() };
         read.map_err(refused)?;

@@ -20,7 +20,7 @@ pub(crate) const LIST: &str = "crates/kernels-cuda/image/SHA256SUMS";
 
 /// The image of a source.
 pub(crate) fn image_name(source: &Path) -> PathBuf {
-    PathBuf::from(source.file_name().unwrap_or_default()).with_extension("ptx.gz")
+    PathBuf::from(source.file_name().unwrap_or_default()).with_extension("ptx.br")
 }
 
 /// The files of a folder, by name.
@@ -183,13 +183,13 @@ mod tests {
 
     #[test]
     fn images_that_changed_came_or_went_are_named() {
-        let listed = [entry("a.ptx.gz", "aa", "ab"), entry("b.ptx.gz", "ba", "bb")];
+        let listed = [entry("a.ptx.br", "aa", "ab"), entry("b.ptx.br", "ba", "bb")];
         let cases: [(&[Entry], &[&str]); 5] = [
             (&listed, &[]),
-            (&[entry("a.ptx.gz", "ac", "ab"), listed[1].clone()], &["a.ptx.gz"]),
-            (&[entry("a.ptx.gz", "aa", "ac"), listed[1].clone()], &["a.ptx.gz"]),
-            (&listed[..1], &["b.ptx.gz"]),
-            (&[listed[0].clone(), listed[1].clone(), entry("c.ptx.gz", "c", "c")], &["c.ptx.gz"]),
+            (&[entry("a.ptx.br", "ac", "ab"), listed[1].clone()], &["a.ptx.br"]),
+            (&[entry("a.ptx.br", "aa", "ac"), listed[1].clone()], &["a.ptx.br"]),
+            (&listed[..1], &["b.ptx.br"]),
+            (&[listed[0].clone(), listed[1].clone(), entry("c.ptx.br", "c", "c")], &["c.ptx.br"]),
         ];
         for (found, expected) in cases {
             assert_eq!(differing(&listed, found), expected, "{found:?}");
@@ -198,10 +198,10 @@ mod tests {
 
     #[test]
     fn a_list_is_read_as_it_was_written() {
-        let entries = [entry("a.ptx.gz", "aa", "ab"), entry("b.ptx.gz", "ba", "bb")];
+        let entries = [entry("a.ptx.br", "aa", "ab"), entry("b.ptx.br", "ba", "bb")];
         let text: String = entries.iter().map(Entry::line).collect();
         assert_eq!(parse(&text).unwrap(), entries);
-        for broken in ["aa  image/a.ptx.gz", "# image/a is made of aa\nbb  image/b", "<<<<<<<"] {
+        for broken in ["aa  image/a.ptx.br", "# image/a is made of aa\nbb  image/b", "<<<<<<<"] {
             assert!(parse(broken).is_err(), "{broken}");
         }
     }

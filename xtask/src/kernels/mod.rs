@@ -6,28 +6,37 @@
 //! ingredients changed.
 
 use std::fs;
-use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Mutex;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use crate::shell;
 
 pub(crate) mod images;
 
-/// The compiler's packages. Version 13.0 makes PTX 9.0, which drivers from 580 on take.
+/// The compiler's packages, and what packs images. Version 13.0 makes PTX 9.0, which drivers from 580 on take.
 const COMPILER: &[&str] = &[
     "nvidia-cuda-nvcc==13.0.88",
     "nvidia-cuda-crt==13.0.88",
     "nvidia-nvvm==13.0.88",
     "nvidia-cuda-runtime==13.0.96",
     "nvidia-cuda-cccl==13.0.85",
+    "brotli==1.2.1",
 ];
+
+/// Packs a file: the packages' folder, the file, and what it becomes. A module says the same for each of its block types and sizes,
+/// so the window holds all of it: images are 0.55 of what gzip, whose window is 32 KiB, makes of them.
+const PACK: &str = "\
+import sys
+sys.path.insert(0, sys.argv[1])
+import brotli
+with open(sys.argv[2], 'rb') as text, open(sys.argv[3], 'wb') as packed:
+    packed.write(brotli.compress(text.read(), quality=11, lgwin=24))
+";
 
 /// Where the interpreter's test kernels lie.
 const INTERPRETED: &str = "crates/ptx/tests/kernels";
@@ -131,11 +140,10 @@ fn build_image(compiler: &Compiler, root: &Path, source: &Path) -> Result<()> {
     let (arch, cards) = image_archs(source);
     let ptx = compiler.compile(source, IMAGE_OPTIONS, arch, cards)?;
     let image = root.join(images::IMAGES).join(images::image_name(source));
-    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
-    packed.write_all(&ptx)?;
-    let packed = packed.finish()?;
-    println!("{}: {} bytes of PTX, {} packed", source.display(), ptx.len(), packed.len());
-    fs::write(&image, packed).with_context(|| image.display().to_string())
+    compiler.pack(&ptx, &image)?;
+    let len = |file: &Path| Ok::<_, std::io::Error>(fs::metadata(file)?.len());
+    println!("{}: {} bytes of PTX, {} packed", source.display(), len(&ptx)?, len(&image)?);
+    Ok(())
 }
 
 /// The kernels that only tests run, as text with the hash of the source in its first line; those that have it are kept.
@@ -150,7 +158,7 @@ fn build_interpreted() -> Result<()> {
         // Dependent launches are not in older instruction sets.
         let arch = if source.ends_with("dependent.cu") { "90" } else { "80" };
         let ptx = Compiler::install()?.compile(&source, &[], arch, &[arch])?;
-        let text = [first_line.into_bytes(), ptx].concat();
+        let text = [first_line.into_bytes(), fs::read(ptx)?].concat();
         println!("{}: {} bytes of PTX", source.display(), text.len());
         fs::write(made, text)?;
     }
@@ -165,9 +173,9 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// nvcc and ptxas.
+/// nvcc and ptxas, and what packs what they make.
 struct Compiler {
-    bin: PathBuf,
+    packages: PathBuf,
     scratch: PathBuf,
 }
 
@@ -178,7 +186,7 @@ impl Compiler {
         let (packages, stamp) = (folder.join("packages"), folder.join("installed"));
         let wanted = COMPILER.join("\n");
         if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-            return Ok(Self { bin: packages.join("nvidia/cu13/bin"), scratch: folder });
+            return Ok(Self { packages, scratch: folder });
         }
         println!("kernels: install {}", COMPILER.join(" "));
         if folder.exists() {
@@ -188,10 +196,15 @@ impl Compiler {
         pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
         shell::check(pip.args(["--no-deps", "--target"]).arg(&packages).args(COMPILER))?;
         fs::write(stamp, wanted)?;
-        Ok(Self { bin: packages.join("nvidia/cu13/bin"), scratch: folder })
+        Ok(Self { packages, scratch: folder })
     }
 
-    /// The PTX of a source for a compute capability, ten times which is `arch`.
+    /// A program of the compiler.
+    fn program(&self, name: &str) -> Command {
+        shell::command(self.packages.join("nvidia/cu13/bin").join(name))
+    }
+
+    /// The file with the PTX of a source for a compute capability, ten times which is `arch`.
     ///
     /// nvcc passes inline assembly on unread, so ptxas assembles the text for each of `cards`; what it
     /// makes is not kept.
@@ -201,21 +214,28 @@ impl Compiler {
         options: &[&str],
         arch: &str,
         cards: &[&str],
-    ) -> Result<Vec<u8>> {
+    ) -> Result<PathBuf> {
         let folder = source.parent().context("a source has a folder")?;
         let name = source.file_name().context("a source has a name")?;
         let made = |extension| self.scratch.join(name).with_extension(extension);
         let (ptx, cubin) = (made("ptx"), made("cubin"));
-        let mut nvcc = shell::command(self.bin.join("nvcc"));
+        let mut nvcc = self.program("nvcc");
         nvcc.current_dir(folder).args(["-ptx", "-O3", "-Werror", "all-warnings"]);
         nvcc.args(options).arg(format!("-arch=compute_{arch}")).arg(name).arg("-o").arg(&ptx);
         shell::check(&mut nvcc).with_context(|| source.display().to_string())?;
         for card in cards {
-            let mut ptxas = shell::command(self.bin.join("ptxas"));
+            let mut ptxas = self.program("ptxas");
             ptxas.args(["--warning-as-error", &format!("-arch=sm_{card}")]);
             shell::check(ptxas.arg(&ptx).arg("-o").arg(&cubin))
                 .with_context(|| source.display().to_string())?;
         }
-        fs::read(&ptx).with_context(|| ptx.display().to_string())
+        Ok(ptx)
+    }
+
+    /// Packs a file, and names what it becomes.
+    fn pack(&self, file: &Path, packed: &Path) -> Result<()> {
+        let mut python = shell::command("python3");
+        python.args(["-I", "-c", PACK]).arg(&self.packages).args([file, packed]);
+        shell::check(&mut python).with_context(|| packed.display().to_string())
     }
 }

@@ -78,12 +78,14 @@ mod tests {
         let mut n_kernels = 0;
         for file in std::fs::read_dir(folder).unwrap() {
             let path = file.unwrap().path();
-            if path.extension().is_none_or(|extension| extension != "gz") {
+            if path.extension().is_none_or(|extension| extension != "br") {
                 continue;
             }
             let mut text = String::new();
-            let image = flate2::read::GzDecoder::new(std::fs::File::open(&path).unwrap());
-            std::io::BufReader::new(image).read_to_string(&mut text).unwrap();
+            let image = std::fs::File::open(&path).unwrap();
+            brotli_decompressor::Decompressor::new(image, 1 << 16)
+                .read_to_string(&mut text)
+                .unwrap();
             let text = dependent(&text);
             assert!(!text.contains("sm_80") && !text.contains("ld.global.nc"), "{path:?}");
             for kernel in text.split(".visible .entry ").skip(1) {

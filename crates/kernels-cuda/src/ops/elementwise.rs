@@ -5,7 +5,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/elementwise.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/elementwise.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 

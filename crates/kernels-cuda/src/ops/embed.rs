@@ -6,7 +6,7 @@ use crate::image::Image;
 use crate::matrix::BLOCK_TYPES;
 use crate::{Error, List, Matrix, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/embed.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/embed.ptx.br");
 /// Threads of a block, for look-ups and for copies.
 const THREADS: u32 = 128;
 const COPY_THREADS: u32 = 256;

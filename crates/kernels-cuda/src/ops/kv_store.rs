@@ -8,7 +8,7 @@ use crate::image::Image;
 use crate::pages::KV_TYPES;
 use crate::{Error, KvPages, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Heads of a block.

@@ -6,7 +6,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/norm.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/norm.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// The longest run that a warp takes, and the warps of a block.

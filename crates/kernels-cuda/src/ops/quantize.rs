@@ -10,7 +10,7 @@ use crate::image::Image;
 use crate::{Activation, Buffer, Error, Norm, NormKind, Rows};
 use std::sync::Arc;
 
-const IMAGE: &[u8] = include_bytes!("../../image/quantize.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/quantize.ptx.br");
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
 /// Threads of a block, and of one that has a whole row to normalize; each has four columns at a time.

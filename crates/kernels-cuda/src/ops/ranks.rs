@@ -11,7 +11,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Buffer, Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/ranks.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/ranks.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 

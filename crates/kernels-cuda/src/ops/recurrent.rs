@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::image::Image;
 use crate::{Error, StateLayer};
 
-const IMAGE: &[u8] = include_bytes!("../../image/recurrent.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/recurrent.ptx.br");
 /// Threads of a block.
 pub(super) const THREADS: u32 = 128;
 /// The longest keys of each kernel of the delta rule, in pieces of 32.

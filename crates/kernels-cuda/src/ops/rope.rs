@@ -6,7 +6,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Error, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/rope.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/rope.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 128;
 

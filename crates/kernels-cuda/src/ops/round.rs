@@ -9,7 +9,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Buffer, Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/round.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/round.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// Columns that a product takes at once: rows are filled up to a multiple of them with zeros.

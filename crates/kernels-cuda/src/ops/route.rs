@@ -8,7 +8,7 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Error, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.br");
 /// Experts of a lane: a kernel for each.
 const PER_LANE: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Rows of a block of the choice, each with a warp.

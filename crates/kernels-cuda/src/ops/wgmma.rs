@@ -15,8 +15,8 @@ use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Buffer, Error, Matrix, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.gz");
-const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.br");
+const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.br");
 /// The types that have kernels.
 const TYPES: [BlockType; 5] =
     [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];

@@ -12,13 +12,13 @@ use crate::{Buffer, Error, KvSpec, Quantized};
 
 /// Images on tensor cores, by [`TENSOR_TYPES`].
 const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
-    include_bytes!("../../../image/attention_decode_f16.ptx.gz"),
-    include_bytes!("../../../image/attention_decode_bf16.ptx.gz"),
-    include_bytes!("../../../image/attention_decode_q8_0.ptx.gz"),
-    include_bytes!("../../../image/attention_decode_q4_0.ptx.gz"),
-    include_bytes!("../../../image/attention_decode_f8.ptx.gz"),
+    include_bytes!("../../../image/attention_decode_f16.ptx.br"),
+    include_bytes!("../../../image/attention_decode_bf16.ptx.br"),
+    include_bytes!("../../../image/attention_decode_q8_0.ptx.br"),
+    include_bytes!("../../../image/attention_decode_q4_0.ptx.br"),
+    include_bytes!("../../../image/attention_decode_f8.ptx.br"),
 ];
-const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_decode_f32.ptx.gz");
+const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_decode_f32.ptx.br");
 /// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cuh` has them.
 const SPLIT: usize = 256;
 const SPAN: usize = 8;

@@ -11,13 +11,13 @@ use crate::{Error, KvSpec, List};
 
 /// Images on tensor cores, by [`TENSOR_TYPES`].
 const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
-    include_bytes!("../../../image/attention_prefill_f16.ptx.gz"),
-    include_bytes!("../../../image/attention_prefill_bf16.ptx.gz"),
-    include_bytes!("../../../image/attention_prefill_q8_0.ptx.gz"),
-    include_bytes!("../../../image/attention_prefill_q4_0.ptx.gz"),
-    include_bytes!("../../../image/attention_prefill_f8.ptx.gz"),
+    include_bytes!("../../../image/attention_prefill_f16.ptx.br"),
+    include_bytes!("../../../image/attention_prefill_bf16.ptx.br"),
+    include_bytes!("../../../image/attention_prefill_q8_0.ptx.br"),
+    include_bytes!("../../../image/attention_prefill_q4_0.ptx.br"),
+    include_bytes!("../../../image/attention_prefill_f8.ptx.br"),
 ];
-const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill_f32.ptx.gz");
+const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill_f32.ptx.br");
 /// The maximum number of rows of a prompt's tile.
 pub const TILE_ROWS: usize = 128;
 /// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cuh` has them.

@@ -19,7 +19,7 @@ use crate::{Buffer, Error, Rows};
 pub use feed::{DrawOfBest, NextToken};
 pub use greedy::{Greedy, NO_TOKEN};
 
-const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.gz");
+const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.br");
 /// Threads of a block, the logits that it reads, and logits of which the largest is found first: as
 /// `cuda/shortlist.cu` has them.
 const THREADS: u32 = 256;
