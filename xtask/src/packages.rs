@@ -27,6 +27,9 @@ const DOCUMENT: &str = "docs/library.md";
 /// What every package has.
 const FILES: &[&str] = &["Cargo.toml", "LICENSE-APACHE", "LICENSE-MIT", "README.md"];
 
+/// What crates.io takes for a package, in bytes.
+const MAX_LEN: u64 = 10 << 20;
+
 /// A crate that is published.
 struct Package {
     name: String,
@@ -167,6 +170,8 @@ fn warnings(printed: &str) -> Vec<&str> {
 /// Unpacks a package and checks that it has what a package needs. Files that exist already and have not
 /// changed are left alone, so that cargo does not build them again.
 fn unpack(package: &Path, to: &Path, stem: &str) -> Result<()> {
+    let len = fs::metadata(package)?.len();
+    ensure!(len <= MAX_LEN, "it is of {len} bytes; crates.io takes {MAX_LEN}");
     let fresh = tempfile::tempdir()?;
     shell::check(shell::command("tar").arg("-xzf").arg(package).arg("-C").arg(fresh.path()))?;
     let fresh = fresh.path().join(stem);
