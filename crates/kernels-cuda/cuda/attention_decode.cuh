@@ -5,9 +5,10 @@
 // a span adds its splits, or they have a span each. The last block of a row adds its spans. So a result's bits depend on
 // its own context alone, and the number of blocks on the room for what they hand over.
 //
-// A block has up to eight query heads that share a head of keys and values.
+// A block has up to eight query heads that share a head of keys and values. Where the step has a row of each sequence, blocks
+// turn their queries themselves, and that with the last position of a row stores its key and value.
 #pragma once
-#include "pages.cuh"
+#include "heads.cuh"
 #include "quantized.cuh"
 #include "tensor.cuh"
 
@@ -20,7 +21,7 @@ constexpr float log2_e = 1.44269504f;
 
 // What a launch computes.
 struct Job {
-  const float* q;
+  const float* q;  // what `heads` turns, if it has any, or queries as they are multiplied
   int q_stride;
   int n_heads;
   float scale, softcap;
@@ -32,19 +33,23 @@ struct Job {
   int first_row, n_parts, n_splits, n_spans;
   int by_span;            // a block has a span, not a split
   BlockRows to;           // the results for the product behind, or none; heads are whole blocks of 32 then
+  NewHeads heads;         // of these rows, if they are not stored yet; each is of its own sequence then
 };
 
 // The rows and heads of a block.
 struct Block {
   int row, kv_head, first_head, heads;
   Seen seen;
+  const float* q;  // of the first head
+  int q_pitch;     // from one to the next
 };
 
 // Heads of a split, a span or a row, and what they are made of. `pitch` keeps heads apart in the banks.
 template <int Dim>
 struct Shared {
   static constexpr int pitch = Dim + 2;
-  float values[max_heads][pitch];
+  __align__(16) float fresh[2][Dim];  // a key and a value
+  float values[max_heads][pitch];     // in front of them, queries that were turned
   float peak[max_heads], sum[max_heads];  // of `values`
   float all_peak[max_heads], all_sum[max_heads], keep[max_heads], take[max_heads];
   bool is_last;
@@ -157,7 +162,38 @@ __device__ __forceinline__ void store(
   }
 }
 
-// `attend(block, start, end, is_first, shared)` leaves the heads of the positions `start` to `end` of a split in `shared`.
+// Turns the queries of a block in `shared.values`, and stores the key and the value of the row if it is to. Tells whether there
+// were any.
+template <int Dim, class Attend>
+__device__ __forceinline__ bool turn(
+    const Pages& pages, const Job& job, Block& block, bool stores, Shared<Dim>& shared, const Attend& attend) {
+  const NewHeads& heads = job.heads;
+  const int head_dim = pages.head_dim, row = block.row;
+  const uint32_t slot = stores ? heads.slots[row] : none;
+  const int n_new = slot == none ? 0 : 2;
+  const float* q = job.q + size_t(row) * job.q_stride + block.first_head * head_dim;
+  __syncthreads();
+  for (int i = threadIdx.x / 32; i < n_new + block.heads; i += warps) {
+    if (i < n_new) {
+      const bool is_value = i == 1;
+      float* x = shared.fresh[i];
+      bring_head(x, heads.at(is_value, row, block.kv_head, head_dim), head_dim, Dim);
+      if (!is_value) heads.turn(x, row, heads.k_norm, head_dim);
+      attend.store(x, is_value, block.kv_head, slot);
+    } else {
+      float* x = shared.values[i - n_new];
+      bring_head(x, q + (i - n_new) * head_dim, head_dim, head_dim);
+      heads.turn(x, row, heads.q_norm, head_dim);
+    }
+  }
+  __syncthreads();
+  block.q = shared.values[0], block.q_pitch = Shared<Dim>::pitch;
+  return n_new > 0;
+}
+
+// `attend(block, start, end, is_first, prepare, shared)` leaves the heads of the positions `start` to `end` of a split in
+// `shared`. It calls `prepare` in front of reading queries, whose result is whether the key and the value of the row are stored
+// now. `attend.store(x, is_value, kv_head, slot)` stores one of them.
 template <int Dim, class Attend>
 __device__ __forceinline__ void decode(
     const Pages& pages, const Tables& tables, const Job& job, Shared<Dim>& shared, const Attend& attend) {
@@ -168,6 +204,7 @@ __device__ __forceinline__ void decode(
   const int in_group = blockIdx.x % job.n_parts * most;
   block.first_head = block.kv_head * group + in_group, block.heads = min(most, group - in_group);
   block.seen = tables.seen(block.row);
+  block.q = job.q + size_t(block.row) * job.q_stride + block.first_head * head_dim, block.q_pitch = head_dim;
   const int heads = block.heads;
   if (heads <= 0) return;
   Total<Dim> total;
@@ -197,7 +234,11 @@ __device__ __forceinline__ void decode(
 #pragma unroll 1
   for (int split = begin; split <= end; split++) {
     const int start = max(split * split_len, block.seen.first);
-    attend(block, start, min((split + 1) * split_len, block.seen.end), split == begin, shared);
+    const bool is_first = split == begin;
+    const auto prepare = [&] {
+      return job.heads.k && turn(pages, job, block, is_first && end == last_split, shared, attend);
+    };
+    attend(block, start, min((split + 1) * split_len, block.seen.end), is_first, prepare, shared);
     total.add(
         shared, heads, [&](int h) { return shared.peak[h]; }, [&](int h) { return shared.sum[h]; },
         [&](int h, int column) { return shared.values[h][column]; });
@@ -247,11 +288,10 @@ template <class T, int Dim>
 __device__ __forceinline__ void load_queries(
     const Job& job, const Block& block, int head_dim, Queries<Dim>& queries) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const float* q = job.q + size_t(block.row) * job.q_stride + block.first_head * head_dim;
   for (int h = warp; h < max_heads; h += warps) {
     float largest = 0.0f;
     for (int i = lane; i < head_dim && h < block.heads; i += 32)
-      largest = fmaxf(largest, fabsf(q[h * head_dim + i] * natural(job)));
+      largest = fmaxf(largest, fabsf(block.q[h * block.q_pitch + i] * natural(job)));
     for (int offset = 16; offset; offset >>= 1)
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, offset));
     if (lane == 0) queries.restore[h] = power_of_two(-exponent_shift<T>(largest));
@@ -264,7 +304,7 @@ __device__ __forceinline__ void load_queries(
 #pragma unroll
     for (int j = 0; j < 4; j++) {
       float2 x = {0.0f, 0.0f};
-      const float* from = q + h * head_dim + column + 2 * j;
+      const float* from = block.q + h * block.q_pitch + column + 2 * j;
       if (h < block.heads && column + 2 * j < head_dim) x.x = from[0];
       if (h < block.heads && column + 2 * j + 1 < head_dim) x.y = from[1];
       split_pair<T>(x, factor, high[j], low[j]);
@@ -288,14 +328,19 @@ struct OnTensorCores {
   static constexpr int pieces = Dim / piece;
   static constexpr int loads = piece / 16;  // of a lane, for a unit
   static constexpr int tiles = split_len / 16 / warps;
-  const S *k_pages, *v_pages;
+  S *k_pages, *v_pages;
   const Pages& pages;
   const Tables& tables;
   const Job& job;
   Queries<Dim>& queries;
 
+  __device__ __forceinline__ void store(const float* x, bool is_value, int kv_head, uint32_t slot) const {
+    store_head(x, is_value ? v_pages : k_pages, pages, kv_head, slot);
+  }
+
+  template <class Prepare>
   __device__ __forceinline__ void operator()(
-      const Block& block, int start, int end, bool is_first, Shared<Dim>& shared) const {
+      const Block& block, int start, int end, bool is_first, const Prepare& prepare, Shared<Dim>& shared) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
     const int row_len = pages.row_len<S>(), pitch = pages.row_pitch<S>(), base = start / split_len * split_len + 16 * warp;
     uint32_t tile_page[tiles];
@@ -334,8 +379,11 @@ struct OnTensorCores {
     // Scores of head g at positions 2 c and 2 c + 1 of both halves of each tile.
     float score[tiles][2][2];
     load(0);
-    // Overlaps with the load of the first keys.
-    if (is_first) load_queries<T, Dim>(job, block, pages.head_dim, queries);
+    // Overlaps with the load of the first keys, which are loaded again where the last one of them has just been stored.
+    if (is_first) {
+      if (prepare() && end - base <= 16) load(0);
+      load_queries<T, Dim>(job, block, pages.head_dim, queries);
+    }
 #pragma unroll
     for (int t = 0; t < tiles; t++) {
       float product[2][4] = {};
@@ -455,18 +503,22 @@ struct OnTensorCores {
 };
 
 #define PARAMETERS(TYPE)                                                                                             \
-  const float *q, int q_stride, const TYPE *k_pages, const TYPE *v_pages, int n_pages, int n_kv_heads,               \
+  const float *q, int q_stride, TYPE *k_pages, TYPE *v_pages, int n_pages, int n_kv_heads,                           \
       int page_shift, int head_dim, const uint32_t *words, const uint32_t *positions, const uint32_t *seq_of_row,    \
       const uint32_t *bases, const uint32_t *reaches, int n_words, int n_seqs, int window, int n_heads, float scale, \
       float softcap, const float *sinks, float *out, int out_stride, float *splits, float *spans,                    \
       uint32_t *counters, int first_row, int n_parts, int n_splits, int n_spans, int by_span, uint32_t *values,      \
-      uint2 *heads, int stride, int in_bf16
+      uint2 *heads, int stride, int in_bf16, const float *k, int k_stride, const float *v, int v_stride,             \
+      const float *table, int table_stride, int n_pairs, int neighbours, const float *q_norm, float q_eps,           \
+      const float *k_norm, float k_eps, const uint32_t *slots
 #define STRUCTS                                                                                                       \
   const Pages pages = {n_pages, n_kv_heads, page_shift, head_dim};                                                    \
   const Tables tables = {words, positions, seq_of_row, bases, reaches, n_words, n_seqs, window};                      \
   const Job job = {q,   q_stride,   n_heads, scale, softcap,  sinks,     out,     out_stride,                         \
                    splits, spans, counters, first_row, n_parts, n_splits, n_spans, by_span,                           \
-                   {values, heads, stride, in_bf16}};
+                   {values, heads, stride, in_bf16},                                                                  \
+                   {k, k_stride, v, v_stride, table, table_stride, n_pairs, neighbours != 0, {q_norm, q_eps},         \
+                    {k_norm, k_eps}, slots}};
 
 #define MAKE(TYPE, NAME, DIM, BLOCKS)                                                                       \
   extern "C" __global__ void __launch_bounds__(threads, BLOCKS) attention_##NAME##_##DIM(PARAMETERS(TYPE)) { \

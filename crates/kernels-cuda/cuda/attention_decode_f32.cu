@@ -10,7 +10,7 @@ struct InF32 {
     float score[at_once][split_len];
     float part[threads][8];
   };
-  const void *k_pages, *v_pages;
+  void *k_pages, *v_pages;
   const Pages& pages;
   const Tables& tables;
   const Job& job;
@@ -23,14 +23,30 @@ struct InF32 {
     load_elements(from, pages, page, block.kv_head, in_page, column, type, to);
   }
 
-  __device__ __forceinline__ void operator()(const Block& block, int start, int end, bool, Shared<Dim>& shared) const {
+  __device__ __forceinline__ void store(const float* x, bool is_value, int kv_head, uint32_t slot) const {
+    void* all = is_value ? v_pages : k_pages;
+    switch (type) {
+      case type_f32: return store_head(x, static_cast<float*>(all), pages, kv_head, slot);
+      case type_f16: return store_head(x, static_cast<__half*>(all), pages, kv_head, slot);
+      case type_bf16: return store_head(x, static_cast<__nv_bfloat16*>(all), pages, kv_head, slot);
+      case type_q8_0: return store_head(x, static_cast<Q8*>(all), pages, kv_head, slot);
+      case type_q4_0: return store_head(x, static_cast<Q4*>(all), pages, kv_head, slot);
+      default: return store_head(x, static_cast<F8*>(all), pages, kv_head, slot);
+    }
+  }
+
+  template <class Prepare>
+  __device__ __forceinline__ void operator()(
+      const Block& block, int start, int end, bool, const Prepare& prepare, Shared<Dim>& shared) const {
+    // Queries are read for each split.
+    prepare();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, head_dim = pages.head_dim;
     const int n_chunks = pages.row_len(type) / 8, count = end - start;
     for (int first = 0; first < block.heads; first += at_once) {
       __syncthreads();
       for (int i = threadIdx.x; i < at_once * n_chunks * 8; i += threads) {
         const int h = i / (n_chunks * 8), column = i % (n_chunks * 8);
-        const float* q = job.q + size_t(block.row) * job.q_stride + (block.first_head + first + h) * head_dim;
+        const float* q = block.q + (first + h) * block.q_pitch;
         memory.query[h][column] = first + h < block.heads && column < head_dim ? q[column] * natural(job) : 0.0f;
       }
       __syncthreads();

@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use realizar_kernels_cuda::{
-    Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, Device, Elementwise,
-    Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter, Kernels,
-    KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized, List, MAX_GATED_ROWS,
-    Matrix, Norm, NormKind, Pairs, QuantType, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
-    WgmmaKernels, attention_decode, attention_prefill, elementwise, gated_quantized, group_rows,
-    half_type, is_worth_splitting, matmul_half, matmul_wgmma, matvec_parts, matvec_quantized, norm,
-    quantize, quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
+    Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, DecodeAttention, Device,
+    Elementwise, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter,
+    Kernels, KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized, List,
+    MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, QuantType, QuantizedRows, RopeStore,
+    Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode, attention_prefill, elementwise,
+    gated_quantized, group_rows, half_type, is_worth_splitting, matmul_half, matmul_wgmma,
+    matvec_parts, matvec_quantized, norm, quantize, quantize_norm, rope_store, round_rows,
+    split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -394,9 +395,7 @@ impl Bench {
                 }
             }
             let (q, k) = (rows(&q, q_cols), rows(&k, kv_cols));
-            let store = RopeStore {
-                q,
-                q_out: q,
+            let heads = NewHeads {
                 k,
                 v: k,
                 q_norm: None,
@@ -404,9 +403,11 @@ impl Bench {
                 table: rows(&angles, head_dim),
                 pairs: Pairs::Neighbours,
                 slots: List::new(&slots, 0, n_rows),
-                pages: &pages,
             };
-            rope_store(kernels, stream, &store)?;
+            if !is_decode {
+                let pages = &pages;
+                rope_store(kernels, stream, &RopeStore { q, q_out: q, heads, pages })?;
+            }
             let attention = Attention {
                 q,
                 pages: &pages,
@@ -426,11 +427,15 @@ impl Bench {
                 out: q,
             };
             if is_decode {
-                let arithmetic = AttentionArithmetic::Tensor;
-                let to = is_quantized.then(|| quantized.rows(0, n_rows, q_cols));
-                attention_decode(
-                    kernels, stream, &attention, arithmetic, max_kv_len, &scratch, to,
-                )?;
+                let decode = DecodeAttention {
+                    attention,
+                    arithmetic: AttentionArithmetic::Tensor,
+                    max_kv_len,
+                    scratch: &scratch,
+                    new_heads: Some(heads),
+                    to: is_quantized.then(|| quantized.rows(0, n_rows, q_cols)),
+                };
+                attention_decode(kernels, stream, &decode)?;
             } else {
                 let tiles = List::new(&tile_list, 0, tiles.len());
                 attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crate::Error;
 
+mod arguments;
 mod dependent;
 mod driver;
 #[cfg(any(test, feature = "interpreter"))]
@@ -17,6 +18,8 @@ mod interpreter;
 mod nccl;
 mod staging;
 
+pub(crate) use arguments::Arguments;
+pub use arguments::{Argument, MAX_ARGUMENTS};
 pub(crate) use dependent::dependent;
 pub use driver::{Card, Driver};
 #[cfg(any(test, feature = "interpreter"))]
@@ -25,20 +28,6 @@ pub use nccl::DriverRank;
 
 /// An address in a device's memory.
 pub type Address = u64;
-
-/// The maximum number of arguments of a launch.
-pub const MAX_ARGUMENTS: usize = 36;
-
-/// One argument of a kernel.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Argument {
-    /// A pointer; 0 where a kernel allows none.
-    Address(Address),
-    /// `int`.
-    I32(i32),
-    /// `float`.
-    F32(f32),
-}
 
 /// One launch.
 #[derive(Debug)]

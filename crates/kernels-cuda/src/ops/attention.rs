@@ -8,19 +8,17 @@ mod prefill;
 #[cfg(test)]
 mod tests;
 
-pub use decode::{AttentionScratch, attention_decode};
+pub use decode::{AttentionScratch, DecodeAttention, attention_decode, takes_new_heads};
 pub use prefill::{TILE_ROWS, attention_prefill};
 
 pub(crate) use decode::DecodeKernels;
 pub(crate) use prefill::PrefillKernels;
 
-use std::ops::Deref;
-
 use realizar_quant::BlockType;
 
 use super::kernels::Kernels;
 use super::rows::optional;
-use crate::device::{Argument, Device, MAX_ARGUMENTS};
+use crate::device::{Argument, Device};
 use crate::{Error, KvPages, KvSpec, List, Rows};
 
 /// Types of keys and values that tensor cores take.
@@ -128,20 +126,6 @@ impl<D: Device> Clone for Attention<'_, D> {
 
 impl<D: Device> Copy for Attention<'_, D> {}
 
-/// The arguments of a launch.
-struct Arguments {
-    all: [Argument; MAX_ARGUMENTS],
-    len: usize,
-}
-
-impl Deref for Arguments {
-    type Target = [Argument];
-
-    fn deref(&self) -> &[Argument] {
-        &self.all[..self.len]
-    }
-}
-
 impl<D: Device> Attention<'_, D> {
     /// Query heads that share a head of keys and values.
     fn group(&self) -> usize {
@@ -170,15 +154,15 @@ impl<D: Device> Attention<'_, D> {
         }
     }
 
-    /// What all kernels take first, queries, pages, tables, and what becomes of scores; then `more`.
-    fn arguments(&self, more: &[Argument]) -> Arguments {
+    /// What all kernels take first: queries, pages, tables, what becomes of scores, and results.
+    fn arguments(&self) -> [Argument; 22] {
         let Tables { positions, seq_of_row, bases, words, reaches } = self.tables;
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
         // No window, and one that is wider than any context, are the same.
         let window = self.window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
         let window = if self.chunked { -window } else { window };
         let count = |list: List<'_, D>| Argument::I32(list.len().min(i32::MAX as usize) as i32);
-        let common = [
+        [
             self.q.address(),
             self.q.stride(),
             k_pages,
@@ -198,16 +182,14 @@ impl<D: Device> Attention<'_, D> {
             Argument::I32(self.n_heads as i32),
             Argument::F32(self.scale),
             Argument::F32(self.softcap.unwrap_or(0.0)),
-        ];
-        let mut all = [Argument::I32(0); MAX_ARGUMENTS];
-        let len = common.len() + more.len();
-        all[..common.len()].copy_from_slice(&common);
-        all[common.len()..len].copy_from_slice(more);
-        Arguments { all, len }
+            optional(self.sinks)[0],
+            self.out.address(),
+            self.out.stride(),
+        ]
     }
 
-    /// The address of the sinks, or 0.
-    fn sinks(&self) -> Argument {
-        optional(self.sinks)[0]
+    /// What kernels for any type of keys and values take last: the type, which others have in their names.
+    fn type_argument(&self, is_tensor: bool) -> Option<Argument> {
+        (!is_tensor).then(|| Argument::I32(self.pages.spec().type_index() as i32))
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::expert_kernels::{OfType, TILES};
 use super::kernels::Kernels;
 use super::quantize::{BLOCK_LEN, QuantType};
-use crate::device::{Argument, Device, MAX_ARGUMENTS};
+use crate::device::{Argument, Arguments, Device};
 use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
 /// Threads that sort.
@@ -262,7 +262,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
             let width = n_chosen * (n_outputs[0] + n_outputs[1]);
             let out = self.out.columns(first_col, width);
             first_col += width;
-            let parts: [&[Argument]; 8] = [
+            let arguments = Arguments::of(&[
                 &matrices[0].planes(),
                 &second.map_or([none; 3], |matrix| matrix.planes()),
                 &n_outputs.map(number),
@@ -271,12 +271,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
                 &pairs,
                 &[out.address(), out.stride()],
                 if how.takes_routes { &last } else { &last[..3] },
-            ];
-            let mut arguments = [none; MAX_ARGUMENTS];
-            let n = parts.iter().map(|part| part.len()).sum();
-            for (to, from) in arguments.iter_mut().zip(parts.into_iter().flatten()) {
-                *to = *from;
-            }
+            ]);
             let n_blocks: usize = n_outputs.iter().map(|n| n.div_ceil(how.block_rows)).sum();
             let grid = [n_blocks as u32, n_groups as u32, 1];
             let ty = matrices[0].ty();
@@ -285,7 +280,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
             // SAFETY: the arguments are those of `expert_*` in order. The planes are those of the matrices, rows were
             // checked to be inside of their buffers when they were made, their shapes in `check`, and the kernels
             // check the routes. As `matvec` says, buffers outlive queued work.
-            unsafe { kernels.launch(stream, function, grid, how.block, &arguments[..n]) }?;
+            unsafe { kernels.launch(stream, function, grid, how.block, &arguments) }?;
         }
         Ok(())
     }

@@ -3,10 +3,10 @@
 use super::kernels::Kernels;
 use super::rope::Pairs;
 use super::rows::optional;
-use crate::device::{Argument, Device};
+use crate::device::{Argument, Arguments, Device};
 use crate::image::Image;
 use crate::pages::KV_TYPES;
-use crate::{Error, KvPages, List, Rows};
+use crate::{Error, KvPages, KvSpec, List, Rows};
 
 const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.br");
 /// Threads of a block.
@@ -46,7 +46,10 @@ pub fn kv_store<D: Device>(
     slots: List<'_, D>, // one for each row
     pages: &KvPages<D>,
 ) -> Result<(), Error> {
-    launch(kernels, stream, None, k, v, None, [None, None], slots, pages)
+    let spec = pages.spec();
+    check_stored(kernels, k, v, slots, spec);
+    let heads = head_arguments(k, v, None, [None, None], slots);
+    launch(kernels, stream, None, k.n_rows(), heads, pages)
 }
 
 /// The RMS norm of single heads: `x / sqrt(mean(x^2) + eps) * weight`.
@@ -66,13 +69,9 @@ impl<D: Device> Clone for HeadNorm<'_, D> {
 
 impl<D: Device> Copy for HeadNorm<'_, D> {}
 
-/// Queries, keys and values on their way to attention.
+/// Keys and values of new rows as products made them, and what happens to them and to queries on the way to attention.
 #[derive(Debug)]
-pub struct RopeStore<'a, D: Device> {
-    /// Queries, `[n_rows, n_heads * head_dim]`.
-    pub q: Rows<'a, D>,
-    /// Where they go, and may be `q`.
-    pub q_out: Rows<'a, D>,
+pub struct NewHeads<'a, D: Device> {
     /// Keys, `[n_rows, n_kv_heads * head_dim]`.
     pub k: Rows<'a, D>,
     /// Values, as `k`.
@@ -88,6 +87,56 @@ pub struct RopeStore<'a, D: Device> {
     pub pairs: Pairs,
     /// Where keys and values go, as [`kv_store`] has it.
     pub slots: List<'a, D>,
+}
+
+impl<D: Device> Clone for NewHeads<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for NewHeads<'_, D> {}
+
+/// How many arguments of kernels are those of [`NewHeads`].
+pub(crate) const HEAD_ARGUMENTS: usize = 13;
+
+impl<D: Device> NewHeads<'_, D> {
+    /// Those of kernels that are to store them.
+    pub(crate) fn arguments(&self) -> [Argument; HEAD_ARGUMENTS] {
+        let &Self { k, v, q_norm, k_norm, table, pairs, slots } = self;
+        head_arguments(k, v, Some((table, pairs)), [q_norm, k_norm], slots)
+    }
+
+    /// Those that say that there are none.
+    pub(crate) const NONE: [Argument; HEAD_ARGUMENTS] = {
+        let (none, zero, eps) = (Argument::Address(0), Argument::I32(0), Argument::F32(0.0));
+        [none, zero, none, zero, none, zero, zero, zero, none, eps, none, eps, none]
+    };
+
+    /// Asserts that shapes and devices fit.
+    pub(crate) fn check(&self, kernels: &Kernels<D>, spec: &KvSpec) {
+        let &Self { k, v, q_norm, k_norm, table, slots, .. } = self;
+        assert!(!spec.values_are_keys, "keys that turn on their way are no values");
+        check_stored(kernels, k, v, slots, spec);
+        for norm in [q_norm, k_norm].into_iter().flatten() {
+            norm.weight.check(kernels, "the weight of a head's norm", 1, spec.head_dim);
+        }
+        let rotary_dim = table.n_cols();
+        assert!(rotary_dim <= spec.head_dim, "{rotary_dim} of {}", spec.head_dim);
+        assert!(rotary_dim.is_multiple_of(2), "pairs of {rotary_dim} columns");
+        table.check(kernels, "table", k.n_rows(), rotary_dim);
+    }
+}
+
+/// Queries, keys and values on their way to attention.
+#[derive(Debug)]
+pub struct RopeStore<'a, D: Device> {
+    /// Queries, `[n_rows, n_heads * head_dim]`.
+    pub q: Rows<'a, D>,
+    /// Where they go, and may be `q`.
+    pub q_out: Rows<'a, D>,
+    /// Keys and values, and what happens to all.
+    pub heads: NewHeads<'a, D>,
     /// The pages.
     pub pages: &'a KvPages<D>,
 }
@@ -104,55 +153,42 @@ pub fn rope_store<D: Device>(
     stream: &D::Stream,
     store: &RopeStore<'_, D>,
 ) -> Result<(), Error> {
-    let &RopeStore { q, q_out, k, v, q_norm, k_norm, table, pairs, slots, pages } = store;
-    let (rope, norms) = (Some((table, pairs)), [q_norm, k_norm]);
-    launch(kernels, stream, Some([q, q_out]), k, v, rope, norms, slots, pages)
+    let &RopeStore { q, q_out, heads, pages } = store;
+    let (n_rows, spec) = (heads.k.n_rows(), pages.spec());
+    heads.check(kernels, spec);
+    let n_heads = q.n_cols() / spec.head_dim;
+    for q in [q, q_out] {
+        q.check(kernels, "q", n_rows, n_heads * spec.head_dim);
+    }
+    launch(kernels, stream, Some([q, q_out]), n_rows, heads.arguments(), pages)
 }
 
-#[expect(clippy::too_many_arguments, reason = "what both operations have, and what only one has")]
-fn launch<D: Device>(
+fn check_stored<D: Device>(
     kernels: &Kernels<D>,
-    stream: &D::Stream,
-    q: Option<[Rows<'_, D>; 2]>,
     k: Rows<'_, D>,
     v: Rows<'_, D>,
-    rope: Option<(Rows<'_, D>, Pairs)>,
-    [q_norm, k_norm]: [Option<HeadNorm<'_, D>>; 2],
     slots: List<'_, D>,
-    pages: &KvPages<D>,
-) -> Result<(), Error> {
-    let (n_rows, spec) = (k.n_rows(), pages.spec());
-    assert!(rope.is_none() || !spec.values_are_keys, "keys that turn on their way are no values");
+    spec: &KvSpec,
+) {
+    let n_rows = k.n_rows();
     k.check(kernels, "k", n_rows, spec.n_kv_heads * spec.head_dim);
     v.check(kernels, "v", n_rows, spec.n_kv_heads * spec.head_dim);
     slots.check(kernels, "slots", n_rows);
-    kernels.check("pages", pages.buffer(), 0);
-    let n_heads = q.map_or(0, |[q, _]| q.n_cols() / spec.head_dim);
-    for q in q.into_iter().flatten() {
-        q.check(kernels, "q", n_rows, n_heads * spec.head_dim);
-    }
-    for norm in [q_norm, k_norm].into_iter().flatten() {
-        norm.weight.check(kernels, "the weight of a head's norm", 1, spec.head_dim);
-    }
-    if let Some((table, _)) = rope {
-        let rotary_dim = table.n_cols();
-        assert!(rotary_dim <= spec.head_dim, "{rotary_dim} of {}", spec.head_dim);
-        assert!(rotary_dim.is_multiple_of(2), "pairs of {rotary_dim} columns");
-        table.check(kernels, "table", n_rows, rotary_dim);
-    }
-    let [q_at, q_stride] = optional(q.map(|[q, _]| q));
-    let [q_out, q_out_stride] = optional(q.map(|[_, out]| out));
+}
+
+fn head_arguments<D: Device>(
+    k: Rows<'_, D>,
+    v: Rows<'_, D>,
+    rope: Option<(Rows<'_, D>, Pairs)>,
+    norms: [Option<HeadNorm<'_, D>>; 2],
+    slots: List<'_, D>,
+) -> [Argument; HEAD_ARGUMENTS] {
     let [table, table_stride] = optional(rope.map(|(table, _)| table));
     let of_norm = |norm: Option<HeadNorm<'_, D>>| {
         (optional(norm.map(|norm| norm.weight))[0], norm.map_or(0.0, |norm| norm.eps))
     };
-    let [(q_norm, q_eps), (k_norm, k_eps)] = [q_norm, k_norm].map(of_norm);
-    let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = pages.arguments();
-    let arguments = [
-        q_at,
-        q_stride,
-        q_out,
-        q_out_stride,
+    let [(q_norm, q_eps), (k_norm, k_eps)] = norms.map(of_norm);
+    [
         k.address(),
         k.stride(),
         v.address(),
@@ -166,14 +202,25 @@ fn launch<D: Device>(
         k_norm,
         Argument::F32(k_eps),
         slots.address(),
-        k_pages,
-        v_pages,
-        n_pages,
-        n_kv_heads,
-        page_shift,
-        head_dim,
-        Argument::I32(n_heads as i32),
-    ];
+    ]
+}
+
+/// Launches the kernel for rows of keys and values, and of queries from one place to another, if there are any.
+fn launch<D: Device>(
+    kernels: &Kernels<D>,
+    stream: &D::Stream,
+    q: Option<[Rows<'_, D>; 2]>,
+    n_rows: usize,
+    heads: [Argument; HEAD_ARGUMENTS],
+    pages: &KvPages<D>,
+) -> Result<(), Error> {
+    let spec = pages.spec();
+    kernels.check("pages", pages.buffer(), 0);
+    let n_heads = q.map_or(0, |[q, _]| q.n_cols() / spec.head_dim);
+    let of_q = [0, 1].map(|i| optional(q.map(|q| q[i])));
+    let n_heads_argument = [Argument::I32(n_heads as i32)];
+    let parts = [of_q.as_flattened(), &heads, &pages.arguments(), &n_heads_argument];
+    let arguments = Arguments::of(&parts);
     let function = &kernels.kv_store.store[spec.type_index()];
     let n_blocks = (n_heads + spec.planes() * spec.n_kv_heads).div_ceil(HEADS);
     assert!(n_blocks <= 65535, "{n_heads} and {} heads", spec.n_kv_heads);
@@ -238,13 +285,15 @@ mod tests {
         let store = RopeStore {
             q: rows(0, q_cols),
             q_out: Rows::new(&q_at, 0, n_rows, q_cols, q_cols),
-            k: rows(q_cols, kv_cols),
-            v: rows(q_cols + kv_cols, kv_cols),
-            q_norm: norm(0),
-            k_norm: norm(head_dim),
-            table: Rows::new(&table_at, 0, n_rows, rotary_dim, rotary_dim),
-            pairs,
-            slots: List::all(&slots_at),
+            heads: NewHeads {
+                k: rows(q_cols, kv_cols),
+                v: rows(q_cols + kv_cols, kv_cols),
+                q_norm: norm(0),
+                k_norm: norm(head_dim),
+                table: Rows::new(&table_at, 0, n_rows, rotary_dim, rotary_dim),
+                pairs,
+                slots: List::all(&slots_at),
+            },
             pages: &pages,
         };
         let bytes: Vec<u8> = (0..2 * spec.page_bytes()).map(|i| i as u8).collect();

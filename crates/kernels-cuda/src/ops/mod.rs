@@ -30,8 +30,8 @@ mod shortlist;
 mod wgmma;
 
 pub use attention::{
-    Attention, AttentionArithmetic, AttentionScratch, TILE_ROWS, Tables, attention_decode,
-    attention_prefill,
+    Attention, AttentionArithmetic, AttentionScratch, DecodeAttention, TILE_ROWS, Tables,
+    attention_decode, attention_prefill, takes_new_heads,
 };
 pub use capture::Captured;
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
@@ -44,7 +44,7 @@ pub use experts::{
 };
 pub use gated::{GatedQuantized, GatedRows, MAX_GATED_ROWS, gated_quantized};
 pub use kernels::{Kernels, launches_of_thread};
-pub use kv_store::{HeadNorm, RopeStore, kv_store, rope_store};
+pub use kv_store::{HeadNorm, NewHeads, RopeStore, kv_store, rope_store};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};
 pub use matvec::{Linear, matvec};
 pub use matvec_parts::{is_worth_splitting, matvec_parts, takes_parts};

@@ -3,9 +3,10 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
-use crate::device::{Argument, Device};
+use crate::device::{Argument, Arguments, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
+use crate::ops::kv_store::NewHeads;
 use crate::ops::products::get;
 use crate::ops::quantize::BLOCK_LEN;
 use crate::{Buffer, Error, KvSpec, Quantized};
@@ -161,10 +162,34 @@ impl<D: Device> AttentionScratch<D> {
     }
 }
 
-/// Queues attention of decode rows, whose results are quantized to `to` as well, if it is there. `max_kv_len` is at least the number of positions that any row of the step, or of
-/// a replay of its graph, sees; with a window, what is more than the window takes does not count. The bits of a row
-/// depend on its own query and context alone, not on `max_kv_len`. A row that sees more, and a page that does not
-/// exist, stop the device: the next call that waits reports it.
+/// Whether attention of decode rows can store their keys and values itself: a head of these belongs to one block then.
+pub fn takes_new_heads(n_heads: usize, n_kv_heads: usize) -> bool {
+    n_heads / n_kv_heads <= MAX_HEADS
+}
+
+/// Attention of decode rows.
+#[derive(Debug)]
+pub struct DecodeAttention<'a, D: Device> {
+    /// Of these rows.
+    pub attention: Attention<'a, D>,
+    /// What it is computed in.
+    pub arithmetic: AttentionArithmetic,
+    /// At least the number of positions that any row of the step, or of a replay of its graph, sees; with a window, what is
+    /// more than the window takes does not count.
+    pub max_kv_len: usize,
+    /// Room for what blocks hand over.
+    pub scratch: &'a AttentionScratch<D>,
+    /// Keys and values of the rows, where they are not stored yet: then they are first, and queries, which are as products made
+    /// them, turn. Each row is the only one of its sequence, and the last position that it sees is its own. Results may lie
+    /// where the same queries do, and where nothing else is that is read. [`takes_new_heads`] tells which shapes allow it.
+    pub new_heads: Option<NewHeads<'a, D>>,
+    /// Where the results are quantized to as well.
+    pub to: Option<Quantized<'a, D>>,
+}
+
+/// Queues attention of decode rows. The bits of a row depend on its own query and context alone, not on `max_kv_len`, nor on
+/// whether its key and value were stored before. A row that sees more, and a page that does not exist, stop the device:
+/// the next call that waits reports it.
 ///
 /// # Errors
 /// What the driver reports.
@@ -175,26 +200,30 @@ impl<D: Device> AttentionScratch<D> {
 pub fn attention_decode<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    attention: &Attention<'_, D>,
-    arithmetic: AttentionArithmetic,
-    max_kv_len: usize,
-    scratch: &AttentionScratch<D>,
-    to: Option<Quantized<'_, D>>,
+    decode: &DecodeAttention<'_, D>,
 ) -> Result<(), Error> {
+    let DecodeAttention { attention, arithmetic, max_kv_len, scratch, new_heads, to } = decode;
     attention.check(kernels);
-    if let Some(to) = &to {
+    if let Some(to) = to {
         let head_dim = attention.pages.spec().head_dim;
         assert!(head_dim.is_multiple_of(BLOCK_LEN), "heads of {head_dim} are not blocks of 32");
         to.check(kernels, "the quantized results", attention.q.n_rows(), attention.out.n_cols());
     }
+    if let Some(heads) = new_heads {
+        assert_eq!(heads.k.n_rows(), attention.q.n_rows(), "rows of keys");
+        assert!(attention.tables.reaches.is_none(), "rows with new heads see up to themselves");
+        assert!(attention.group() <= MAX_HEADS, "several blocks for a new head");
+        heads.check(kernels, attention.pages.spec());
+    }
+    let of_heads = new_heads.as_ref().map_or(NewHeads::<D>::NONE, NewHeads::arguments);
     let [quants, blocks, quants_stride, in_bf16] =
-        to.map_or(Quantized::<D>::NULL, |to| to.target());
-    let &Attention { q, pages, window, out, .. } = attention;
+        to.as_ref().map_or(Quantized::<D>::NULL, Quantized::target);
+    let &Attention { q, pages, window, .. } = attention;
     let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
         kernels.check("the scratch", buffer, 0);
     }
-    let chosen = kernels.attention_decode.get(&**kernels.device(), spec, arithmetic)?;
+    let chosen = kernels.attention_decode.get(&**kernels.device(), spec, *arithmetic)?;
     let Chosen { function, dim, is_tensor } = chosen;
 
     // A window need not begin with a split, nor its splits with a span.
@@ -218,10 +247,7 @@ pub fn attention_decode<D: Device>(
     assert!(rows_at_once > 0, "the scratch is too small for contexts of {max_kv_len} positions");
     for first_row in (0..n_rows).step_by(rows_at_once) {
         let n_rows = rows_at_once.min(n_rows - first_row);
-        let arguments = attention.arguments(&[
-            attention.sinks(),
-            out.address(),
-            out.stride(),
+        let own = [
             Argument::Address(scratch.splits.address()),
             Argument::Address(scratch.spans.address()),
             Argument::Address(scratch.counters.address()),
@@ -234,16 +260,16 @@ pub fn attention_decode<D: Device>(
             blocks,
             quants_stride,
             in_bf16,
-            Argument::I32(spec.type_index() as i32),
-        ]);
-        // The kernels on tensor cores have their types in their names.
-        let arguments = &arguments[..arguments.len() - usize::from(is_tensor)];
+        ];
+        let ty = attention.type_argument(is_tensor);
+        let parts = [&attention.arguments()[..], &own, &of_heads, ty.as_slice()];
+        let arguments = Arguments::of(&parts);
         let z = if by_span { n_spans } else { n_splits };
         let grid = [n_blocks as u32, n_rows as u32, z as u32];
         // SAFETY: the arguments are those of `attention_*` in order; rows and lists were checked, and the kernel checks
         // what it reads by numbers of the lists. The scratch has room for the splits or spans of these rows, and a
         // counter for each. As `matvec` says, buffers outlive queued work.
-        unsafe { kernels.launch(stream, function, grid, [THREADS, 1], arguments) }?;
+        unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }?;
     }
     Ok(())
 }

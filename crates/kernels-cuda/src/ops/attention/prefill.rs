@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
-use crate::device::{Argument, Device};
+use crate::device::{Argument, Arguments, Device};
 use crate::image::Image;
 use crate::ops::Kernels;
 use crate::ops::products::get;
@@ -87,7 +87,7 @@ pub fn attention_prefill<D: Device>(
     arithmetic: AttentionArithmetic,
 ) -> Result<(), Error> {
     attention.check(kernels);
-    let (spec, out) = (attention.pages.spec(), attention.out);
+    let spec = attention.pages.spec();
     tiles.check(kernels, "tiles", 2);
     let n_tiles = tiles.len() / 2;
     assert!(n_tiles <= 65535, "{n_tiles} tiles");
@@ -98,19 +98,11 @@ pub fn attention_prefill<D: Device>(
         false => (F32_THREADS, F32_QUERIES),
     };
     let n_parts = (TILE_ROWS * attention.group()).div_ceil(queries);
-    let arguments = attention.arguments(&[
-        attention.sinks(),
-        out.address(),
-        out.stride(),
-        tiles.address(),
-        Argument::I32(n_tiles as i32),
-        Argument::I32(n_parts as i32),
-        Argument::I32(spec.type_index() as i32),
-    ]);
-    // The kernels on tensor cores have their types in their names.
-    let arguments = &arguments[..arguments.len() - usize::from(is_tensor)];
+    let of_tiles = [tiles.address(), Argument::I32(n_tiles as i32), Argument::I32(n_parts as i32)];
+    let ty = attention.type_argument(is_tensor);
+    let arguments = Arguments::of(&[&attention.arguments()[..], &of_tiles, ty.as_slice()]);
     let grid = [(spec.n_kv_heads * n_parts) as u32, n_tiles as u32, 1];
     // SAFETY: the arguments are those of `attention_prefill_*` in order; rows and lists were checked, and the kernel
     // checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.
-    unsafe { kernels.launch(stream, function, grid, [threads, 1], arguments) }
+    unsafe { kernels.launch(stream, function, grid, [threads, 1], &arguments) }
 }

@@ -1,6 +1,7 @@
 //! Attention on the interpreter, against F64.
 
 mod decode;
+mod new_heads;
 mod prefill;
 
 use std::sync::Arc;
@@ -222,8 +223,15 @@ impl World {
             });
             let quantizes = head_dim.is_multiple_of(32);
             let to = |i: usize| quantizes.then(|| rooms[i].rows(1, rows.len(), self.case.n_cols()));
-            attention_decode(kernels, stream, attention, arithmetic, max_kv_len, &scratch, to(0))
-                .unwrap();
+            let decode = DecodeAttention {
+                attention: *attention,
+                arithmetic,
+                max_kv_len,
+                scratch: &scratch,
+                new_heads: None,
+                to: to(0),
+            };
+            attention_decode(kernels, stream, &decode).unwrap();
             if let [Some(found), Some(expected)] = [to(0), to(1)] {
                 crate::quantize(kernels, stream, attention.out, expected).unwrap();
                 device.synchronize(stream).unwrap();

@@ -4,6 +4,7 @@
 
 use crate::graph::plan::{Place, Plan, Step};
 use crate::graph::{NormKind, Op};
+use realizar_kernels_cuda::takes_new_heads;
 use std::ops::Range;
 
 /// Columns of a block of 8-bit activations.
@@ -30,6 +31,8 @@ pub(super) enum Fused {
         q: OfHeads,
         /// Those of the keys.
         k: OfHeads,
+        /// Whether attention of decode rows can do their work, where each is the only row of its sequence.
+        in_attention: bool,
         /// Whether its decode rows are quantized for the product that follows, too.
         quantizes: bool,
     },
@@ -82,8 +85,8 @@ pub(super) fn find(plan: &Plan, n_quantized: impl Fn(usize) -> usize) -> Vec<Fus
                 other => *other = Fused::Quantizes,
             }
         }
-        if let Some((q, k)) = ropes(plan, idx) {
-            fused[idx] = Fused::RopeStore { q, k, quantizes: false };
+        if let Some((q, k, in_attention)) = ropes(plan, idx) {
+            fused[idx] = Fused::RopeStore { q, k, in_attention, quantizes: false };
             q.steps().chain(k.steps()).for_each(|step| fused[step] = Fused::Skipped);
         }
     }
@@ -129,12 +132,7 @@ fn gates(plan: &Plan, idx: usize) -> Option<bool> {
 
 /// Whether what lies at `place` is read by a step after `idx`, or is the output.
 fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
-    // Up to the last column of the last row: a view does not reach as far as its stride would.
-    let range = |p: &Place| {
-        let before_last = plan.limits.of(p.rows).saturating_sub(1) * p.stride;
-        p.start..p.start + before_last + p.width
-    };
-    let overlap = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+    let range = |p: &Place| range(plan, p);
     // What no step has written over so far.
     let mut left = vec![range(place)];
     for step in &plan.steps[idx + 1..] {
@@ -154,9 +152,19 @@ fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
     left.iter().any(|left| overlap(left, &range(&plan.output)))
 }
 
+/// Up to the last column of the last row: a view does not reach as far as its stride would.
+fn range(plan: &Plan, place: &Place) -> Range<usize> {
+    let before_last = plan.limits.of(place.rows).saturating_sub(1) * place.stride;
+    place.start..place.start + before_last + place.width
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
 /// The steps before an attention that turn its queries and its keys, and those before them that normalize their heads, if
-/// one launch may do all of that and store the keys.
-fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads)> {
+/// one launch may do all of that and store the keys; and whether this may be attention's.
+fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads, bool)> {
     let Op::Attention(attention) = &plan.steps[idx].op else { return None };
     let is_stored_by = |inputs: &[Place]| matches!(inputs, [_, k, v] if k.start != v.start);
     if !is_stored_by(&plan.steps[idx].inputs) {
@@ -195,15 +203,16 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads)> {
         of.norm = Some(before);
     }
     let [q, k] = found;
-    // Queries are written while keys and values are read.
-    let overlaps = |a: &Place, b: &Place| {
-        let end = |p: &Place| p.start + plan.limits.tokens * p.stride;
-        a.start < end(b) && b.start < end(a)
-    };
     let input = |of: OfHeads| &plan.steps[of.first()].inputs[0];
     let read = [input(k), &plan.steps[idx].inputs[2], &of_q.inputs[1]];
-    let is_apart = of_q.output == *input(q) || !read.iter().any(|at| overlaps(&of_q.output, at));
-    is_apart.then_some((q, k))
+    // Queries, or results of attention, are written while keys and values are read, and queries of other heads.
+    let is_apart = |written: &Place| {
+        let is_read = |at: &Place| overlap(&range(plan, written), &range(plan, at));
+        written == input(q) || !is_read(input(q)) && !read.into_iter().any(is_read)
+    };
+    let in_attention = takes_new_heads(attention.n_heads, attention.n_kv_heads)
+        && is_apart(&plan.steps[idx].output);
+    is_apart(&of_q.output).then_some((q, k, in_attention))
 }
 
 #[cfg(test)]
@@ -271,7 +280,8 @@ mod tests {
     #[test]
     fn queries_and_keys_turn_on_their_way_to_attention() {
         let [q, k] = [0, 1].map(|rope| OfHeads { norm: None, rope });
-        let (table, fused) = (place(2000, 32, 32), Fused::RopeStore { q, k, quantizes: false });
+        let (table, fused) =
+            (place(2000, 32, 32), Fused::RopeStore { q, k, in_attention: true, quantizes: false });
         let find = |plan: &Plan| super::find(plan, |_| 0);
         // In place, and elsewhere.
         for q in [place(0, 128, 64), place(640, 64, 64)] {
@@ -281,6 +291,13 @@ mod tests {
         // Where keys are read while queries are written, and by tables of their own.
         assert_eq!(find(&attention(place(448, 64, 64), table)), [Fused::No; 3]);
         assert_eq!(find(&attention(place(640, 64, 64), place(2500, 32, 32))), [Fused::No; 3]);
+        // Where the results of attention lie on keys that other heads still read, or on other queries.
+        for at in [64, 1] {
+            let mut plan = attention(place(0, 128, 64), table);
+            plan.steps[2].output = place(at, 64, 64);
+            let fused = Fused::RopeStore { q, k, in_attention: false, quantizes: false };
+            assert_eq!(find(&plan)[2], fused, "{at}");
+        }
         // Where norms stand between the turns and attention.
         let mut normed = attention(place(0, 128, 64), table);
         for step in &mut normed.steps[..2] {
@@ -311,6 +328,7 @@ mod tests {
         let fused = |[q, k]: [Option<usize>; 2], first: usize| Fused::RopeStore {
             q: OfHeads { norm: q, rope: first },
             k: OfHeads { norm: k, rope: first + 1 },
+            in_attention: true,
             quantizes: false,
         };
         let plan = with(norm(32, None), Some(norm(32, None)));
@@ -360,8 +378,8 @@ mod tests {
             plan.steps.push(step(linear(), &[results], place(3100, 64, 64)));
             super::find(&plan, |idx| usize::from(idx == int8))[2]
         };
-        assert_eq!(of(32, 3), Fused::RopeStore { q, k, quantizes: true });
-        assert_eq!(of(32, 9), Fused::RopeStore { q, k, quantizes: false });
+        assert_eq!(of(32, 3), Fused::RopeStore { q, k, in_attention: true, quantizes: true });
+        assert_eq!(of(32, 9), Fused::RopeStore { q, k, in_attention: true, quantizes: false });
         assert!(!of(16, 3).quantizes());
     }
 

@@ -16,8 +16,8 @@ use crate::graph::{
 };
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    AttentionScratch, Buffer, Device, Elementwise, Error, HeadNorm, Kernels, KvPages, List, Pairs,
-    RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
+    AttentionScratch, Buffer, DecodeAttention, Device, Elementwise, Error, HeadNorm, Kernels,
+    KvPages, List, NewHeads, Pairs, RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -309,30 +309,34 @@ impl<'a, D: Device> Launcher<'a, D> {
         Some(HeadNorm { weight, eps: norm.eps })
     }
 
-    /// Stores keys and values of all rows, then attends.
+    /// Stores keys and values of all rows, then attends; or both in one launch.
     fn attention(&self, (idx, step): (usize, &Step), attention: &Attention) -> Result<(), Error> {
         let pages = &self.kv[attention.kv.group][attention.kv.layer];
         let places = &self.places.groups[attention.kv.group];
         let n_rows = self.counts.rows;
         let rows = |place: &Place| self.rows(place, 0..n_rows);
         let slots = self.list(places.slots, n_rows);
-        if let Fused::RopeStore { q: of_q, k: of_k, .. } = self.fused[idx] {
-            let input = |of: OfHeads| rows(&self.plan.steps[of.first()].inputs[0]);
+        let mut of_decode = (&step.inputs[0], None);
+        if let Fused::RopeStore { q: of_q, k: of_k, in_attention, .. } = self.fused[idx] {
+            let input = |of: OfHeads| &self.plan.steps[of.first()].inputs[0];
             let turn = &self.plan.steps[of_q.rope];
             let Op::Rope { style, .. } = &turn.op else { unreachable!("a rotary embedding") };
-            let store = RopeStore {
-                q: input(of_q),
-                q_out: rows(&turn.output),
-                k: input(of_k),
+            let heads = NewHeads {
+                k: rows(input(of_k)),
                 v: rows(&step.inputs[2]),
                 q_norm: self.head_norm(of_q),
                 k_norm: self.head_norm(of_k),
                 table: rows(&turn.inputs[1]),
                 pairs: pairs(*style),
                 slots,
-                pages,
             };
-            kernels::rope_store(self.kernels, self.stream(), &store)?;
+            if in_attention && self.counts.is_row_of_each() {
+                of_decode = (input(of_q), Some(heads));
+            } else {
+                let (q, q_out) = (rows(input(of_q)), rows(&turn.output));
+                let store = RopeStore { q, q_out, heads, pages };
+                kernels::rope_store(self.kernels, self.stream(), &store)?;
+            }
         } else if let [_, k, v] = &step.inputs[..] {
             kernels::kv_store(self.kernels, self.stream(), rows(k), rows(v), slots, pages)?;
         }
@@ -363,11 +367,21 @@ impl<'a, D: Device> Launcher<'a, D> {
         let arithmetic = super::attention_arithmetic(self.arithmetic);
         let (kernels, stream, generated) = (self.kernels, self.stream(), self.counts.generated);
         if generated > 0 {
-            let (args, scratch) = (args(0..generated), self.scratch);
-            let scratch = scratch.expect("there is room for the results of attention");
-            let max_kv_len = self.max_kv_len;
-            let to = self.fused[idx].quantizes().then(|| self.products.quantized(0, &args.out));
-            kernels::attention_decode(kernels, stream, &args, arithmetic, max_kv_len, scratch, to)?;
+            let (q, new_heads) = of_decode;
+            let q = self.rows(q, 0..generated);
+            let mut attention = kernels::Attention { q, ..args(0..generated) };
+            // Decode rows reach as far as themselves.
+            attention.tables.reaches = None;
+            let to = self.fused[idx].quantizes().then_some(attention.out);
+            let decode = DecodeAttention {
+                attention,
+                arithmetic,
+                max_kv_len: self.max_kv_len,
+                scratch: self.scratch.expect("there is room for the results of attention"),
+                new_heads,
+                to: to.map(|out| self.products.quantized(0, &out)),
+            };
+            kernels::attention_decode(kernels, stream, &decode)?;
         }
         if self.counts.tiles > 0 {
             let tiles = self.list(self.places.tiles, 2 * self.counts.tiles);

@@ -132,6 +132,13 @@ pub(super) struct Counts {
     pub(super) tiles: usize,
 }
 
+impl Counts {
+    /// Whether all rows are decode rows, each the only one of its sequence.
+    pub(super) fn is_row_of_each(&self) -> bool {
+        self.generated == self.rows && self.seqs == self.rows
+    }
+}
+
 /// The list of a step.
 #[derive(Debug)]
 pub(super) struct Words {

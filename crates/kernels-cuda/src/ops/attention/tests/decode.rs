@@ -20,6 +20,17 @@ fn check_decode(case: &Case, tolerance: f64) {
     }
 }
 
+/// Attention on tensor cores over what is stored.
+fn plain<'a>(
+    attention: &Attention<'a, TestDevice>,
+    max_kv_len: usize,
+    scratch: &'a AttentionScratch<TestDevice>,
+) -> DecodeAttention<'a, TestDevice> {
+    let arithmetic = AttentionArithmetic::Tensor;
+    let (new_heads, to) = (None, None);
+    DecodeAttention { attention: *attention, arithmetic, max_kv_len, scratch, new_heads, to }
+}
+
 /// The same on tensor cores and in F32.
 fn check_decodes(case: &Case) {
     check_decode(case, 3e-6);
@@ -94,8 +105,8 @@ fn a_decode_step_is_replayed() {
     let scratch = AttentionScratch::new(kernels.device(), stream, 3, 4, 8, 2100).unwrap();
     let replayed = world.run(&rows, false, |attention, device| {
         device.begin_capture(stream).unwrap();
-        let tensor = AttentionArithmetic::Tensor;
-        attention_decode(kernels, stream, attention, tensor, 2100, &scratch, None).unwrap();
+        let decode = plain(attention, 2100, &scratch);
+        attention_decode(kernels, stream, &decode).unwrap();
         let graph = device.end_capture(stream).unwrap();
         for _ in 0..3 {
             // SAFETY: the buffers of the step are alive.
@@ -166,9 +177,8 @@ fn contexts_that_do_not_exist_are_reported() {
         world.run(&[row], false, |attention, device| {
             let (kernels, stream) = (&world.kernels, &world.stream);
             let scratch = AttentionScratch::new(device, stream, 1, 4, 64, 256).unwrap();
-            let tensor = AttentionArithmetic::Tensor;
-            attention_decode(kernels, stream, attention, tensor, max_kv_len, &scratch, None)
-                .unwrap();
+            let decode = plain(attention, max_kv_len, &scratch);
+            attention_decode(kernels, stream, &decode).unwrap();
             let message = device.synchronize(stream).unwrap_err().to_string();
             assert!(message.contains("trap") && message.contains("attention_f16"), "{message}");
         });
