@@ -1,16 +1,14 @@
 // Rows of F32 values in half precision, in the order in which `matmul_wgmma.cuh` takes them.
 #include "blocks.cuh"
+#include "halves.cuh"
 #include "tensor.cuh"
 
 constexpr int rows = 8;   // of a block
 constexpr int warps = 8;  // with four steps of 16 columns each
 constexpr uint32_t all_lanes = 0xffffffffu;
 
-// x: [n_rows, n_cols], rows at multiples of 16 bytes; out: by four steps of 16 columns, `out_rows` rows of them each, with
-// zeros up to a multiple of 128 columns. Of a span of 128 columns, a step j has numbers 32 c + 4 j to 32 c + 4 j + 3, for c
-// from 0 to 3: the first two of each c are a piece of 16 bytes, and the last two the next one. Piece `i` of the eight of a
-// row lies at `i ^ row % 8`, which is how products swizzle rows of 128 bytes. F16 has a power of two for each row, whose
-// inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
+// x: [n_rows, n_cols], rows at multiples of 16 bytes; out: as `group_piece` has it, with room for `out_rows` rows. F16 has a power
+// of two for each row, whose inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
 template <class T>
 __device__ __forceinline__ void group_rows(
     const float* x, int x_stride, uint4* out, int out_rows, float* scales, int n_rows, int n_cols) {
@@ -40,10 +38,8 @@ __device__ __forceinline__ void group_rows(
     first[c] = pack2<T>(scale * v.x, scale * v.y);
     second[c] = pack2<T>(scale * v.z, scale * v.w);
   }
-  uint4* to = out + (size_t(at / 4) * out_rows + row) * 8;
-  const int piece = at % 4 * 2;
-  to[piece ^ row % 8] = {first[0], first[1], first[2], first[3]};
-  to[piece + 1 ^ row % 8] = {second[0], second[1], second[2], second[3]};
+  *group_piece(out, out_rows, row, at, 0) = {first[0], first[1], first[2], first[3]};
+  *group_piece(out, out_rows, row, at, 1) = {second[0], second[1], second[2], second[3]};
 }
 
 #define MAKE_GROUP(NAME, T)                                                                                           \

@@ -7,11 +7,10 @@
 #pragma once
 
 #include "blocks.cuh"
+#include "halves.cuh"
 #include "tiles.cuh"
 
 namespace in_half {
-
-constexpr int padding = 64;  // rows of activations are filled up with zeros to a multiple of this
 
 // What weights of a type are multiplied in, and whether that is how they lie in memory.
 template <class B>
@@ -53,7 +52,7 @@ struct Tile {
 
   float sum[MT][NT][4];
 
-  // x: rows of `x_stride` elements, zeros behind column `n_cols` up to a multiple of `padding`.
+  // x: rows of `x_stride` elements, zeros behind column `n_cols` up to a multiple of `half_padding`.
   __device__ __forceinline__ void run(
       Shared& shared, const Planes& w, size_t first_row, int n_rows, const T* x, int x_stride, const TileRows& rows,
       int n_cols) {

@@ -1,7 +1,8 @@
-// Rows of F32 values in blocks of 32, as 8-bit integers or in BF16: as they are or behind what comes before a product, which is
-// a norm, an activation, or a gated activation. Rows are whole blocks.
+// Rows of F32 values in a form that products take: as they are or behind what comes before a product, which is a norm, an
+// activation, or a gated activation. Rows are whole blocks of 32.
 #include "activations.cuh"
 #include "blocks.cuh"
+#include "halves.cuh"
 #include "quantized.cuh"
 
 constexpr int warps = 4;  // of a block of single elements
@@ -11,13 +12,48 @@ __device__ __forceinline__ float4 four(const float* row, int col) {
   return *reinterpret_cast<const float4*>(row + col);
 }
 
-// A block for 512 columns of a row. values, heads, stride, in_bf16: as `BlockRows` has them.
+// Forms of rows: blocks as 8-bit integers, in BF16 (`BlockRows`), and BF16 as products of prefill rows take it.
+enum Form { blocks_int8, blocks_bf16, rows_bf16, groups_bf16 };
+
+// Where rows go.
+struct FormRows {
+  uint32_t* values;
+  uint2* heads;  // of blocks
+  int stride;    // blocks or elements from one row to the next, or rows that there is room for
+  int form;
+
+  __device__ __forceinline__ BlockRows blocks() const { return {values, heads, stride, form == blocks_bf16}; }
+
+  // Columns that are stored of a row, with the zeros behind it.
+  __device__ __forceinline__ int reach(int n_cols) const {
+    if (form < rows_bf16) return blocks().reach(n_cols);
+    const int padding = form == rows_bf16 ? half_padding : group_padding;
+    return (n_cols + padding - 1) / padding * padding;
+  }
+
+  // Stores four values of a row, as `BlockRows` does.
+  __device__ __forceinline__ void store(size_t row, float4 v, int col, bool inside) const {
+    if (form < rows_bf16) return blocks().store(row, v, col, inside);
+    if (!inside) return;
+    const uint32_t first = pack2<__nv_bfloat16>(v.x, v.y), second = pack2<__nv_bfloat16>(v.z, v.w);
+    if (form == rows_bf16) {
+      *reinterpret_cast<uint2*>(values + (row * stride + col) / 2) = {first, second};
+      return;
+    }
+    const int step = col / 128 * 8 + col % 32 / 4, c = col % 128 / 32;
+    uint4* all = reinterpret_cast<uint4*>(values);
+    reinterpret_cast<uint32_t*>(group_piece(all, stride, row, step, 0))[c] = first;
+    reinterpret_cast<uint32_t*>(group_piece(all, stride, row, step, 1))[c] = second;
+  }
+};
+
+// A block for 512 columns of a row. values, heads, stride, form: as `FormRows` has them.
 extern "C" __global__ void __launch_bounds__(32 * warps) quantize(
-    const float* x, int x_stride, uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {
+    const float* x, int x_stride, uint32_t* values, uint2* heads, int stride, int form, int n_cols) {
   const size_t row = blockIdx.x;
   const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
   const float4 v = col < n_cols ? four(x + row * x_stride, col) : float4{};
-  const BlockRows to = {values, heads, stride, in_bf16};
+  const FormRows to = {values, heads, stride, form};
   to.store(row, v, col, col < to.reach(n_cols));
 }
 
@@ -25,7 +61,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps) quantize(
 // is one.
 extern "C" __global__ void __launch_bounds__(32 * warps) quantize_activated(
     const float* gate, int gate_stride, const float* up, int up_stride, int act, float* out, int out_stride,
-    uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {
+    uint32_t* values, uint2* heads, int stride, int form, int n_cols) {
   const size_t row = blockIdx.x;
   const int col = (blockIdx.y * 32 * warps + threadIdx.x) * 4;
   float4 v = {};
@@ -38,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(32 * warps) quantize_activated(
     }
     if (out) *reinterpret_cast<float4*>(out + row * out_stride + col) = v;
   }
-  const BlockRows to = {values, heads, stride, in_bf16};
+  const FormRows to = {values, heads, stride, form};
   to.store(row, v, col, col < to.reach(n_cols));
 }
 
@@ -58,7 +94,7 @@ __device__ __forceinline__ float block_sum(float x, float (&partial)[norm_warps]
 template <bool centered>
 __device__ __forceinline__ void quantize_norm(
     const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride,
-    const BlockRows& to, int n_cols) {
+    const FormRows& to, int n_cols) {
   __shared__ float partial[norm_warps];
   constexpr int step = 32 * norm_warps * 4, kept = 2;  // pieces of a row that a thread reads once
   const size_t row = blockIdx.x;
@@ -137,8 +173,8 @@ __device__ __forceinline__ void quantize_norm(
 #define MAKE(NAME, CENTERED)                                                                                      \
   extern "C" __global__ void __launch_bounds__(32 * norm_warps) NAME(                                             \
       const float* x, int x_stride, const float* weight, const float* bias, float eps, float* out, int out_stride, \
-      uint32_t* values, uint2* heads, int stride, int in_bf16, int n_cols) {                                      \
-    quantize_norm<CENTERED>(x, x_stride, weight, bias, eps, out, out_stride, {values, heads, stride, in_bf16}, n_cols); \
+      uint32_t* values, uint2* heads, int stride, int form, int n_cols) {                                      \
+    quantize_norm<CENTERED>(x, x_stride, weight, bias, eps, out, out_stride, {values, heads, stride, form}, n_cols); \
   }
 
 MAKE(quantize_rms_norm, false)

@@ -15,7 +15,7 @@ __device__ __forceinline__ uint32_t block_max(uint32_t x, uint32_t (&partial)[ro
   return x;
 }
 
-// Rows in half precision, with zeros up to a multiple of `padding` columns; a block for each. F16 has a power of two for
+// Rows in half precision, with zeros up to a multiple of `half_padding` columns; a block for each. F16 has a power of two for
 // each row, whose inverse is in `scales`: the largest magnitude becomes 2^14 to 2^15.
 template <class T>
 __device__ __forceinline__ void round_rows(
@@ -33,7 +33,7 @@ __device__ __forceinline__ void round_rows(
     if (top != 0 && top < 0x7f800000) scale = __int_as_float(exponent << 23);
     if (threadIdx.x == 0) scales[blockIdx.x] = 1.0f / scale;
   }
-  const int n_pairs = (n_cols + padding - 1) / padding * (padding / 2);
+  const int n_pairs = (n_cols + half_padding - 1) / half_padding * (half_padding / 2);
   for (int i = threadIdx.x; i < n_pairs; i += 32 * round_warps) {
     const float a = 2 * i < n_cols ? x[2 * i] : 0.0f, b = 2 * i + 1 < n_cols ? x[2 * i + 1] : 0.0f;
     out[i] = pack2<T>(scale * a, scale * b);
@@ -49,13 +49,13 @@ __device__ __forceinline__ void round_rows(
 MAKE_ROUND(round_rows_f16, __half)
 MAKE_ROUND(round_rows_bf16, __nv_bfloat16)
 
-// Rows in two parts of BF16 each, one below the other, with zeros up to a multiple of `padding` columns; a block for each
+// Rows in two parts of BF16 each, one below the other, with zeros up to a multiple of `half_padding` columns; a block for each
 // row.
 extern "C" __global__ void __launch_bounds__(32 * round_warps) split_rows(
     const float* x, int x_stride, uint32_t* out, int out_stride, int n_cols) {
   x += size_t(blockIdx.x) * x_stride;
   out += size_t(blockIdx.x) * out_stride;
-  const int n_pairs = (n_cols + padding - 1) / padding * (padding / 2);
+  const int n_pairs = (n_cols + half_padding - 1) / half_padding * (half_padding / 2);
   for (int i = threadIdx.x; i < n_pairs; i += 32 * round_warps) {
     const float a = 2 * i < n_cols ? x[2 * i] : 0.0f, b = 2 * i + 1 < n_cols ? x[2 * i + 1] : 0.0f;
     out[i] = in_parts::part(a, b, false);

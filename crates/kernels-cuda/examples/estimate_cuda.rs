@@ -12,11 +12,11 @@ use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, DecodeAttention, Device,
     Elementwise, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter,
     Kernels, KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized, List,
-    MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, QuantType, QuantizedRows, RopeStore,
-    Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode, attention_prefill, elementwise,
-    gated_quantized, group_rows, half_type, is_worth_splitting, matmul_half, matmul_wgmma,
-    matvec_parts, matvec_quantized, norm, quantize, quantize_norm, rope_store, round_rows,
-    split_rows, takes_quantized,
+    MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, ProductRows, QuantType, QuantizedRows,
+    RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode, attention_prefill,
+    elementwise, gated_quantized, group_rows, half_type, is_worth_splitting, matmul_half,
+    matmul_wgmma, matvec_parts, matvec_quantized, norm, quantize, quantize_activated,
+    quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -362,18 +362,23 @@ impl Bench {
             AttentionScratch::new(&self.device, stream, n_rows, n_heads, head_dim, max_kv_len)?;
         let weight = self.values(dim)?;
         self.count(|| {
-            let form = |x, cols| match half_type(BlockType::BF16) {
-                Some(ty) if of == (StepOf::Prompt { wgmma: true }) => {
-                    group_rows(kernels, &self.wgmma, stream, x, grouped.rows(ty, n_rows, cols))
+            // What a norm or an activation leaves for a product, if its launch does so.
+            let made = |cols| match of {
+                StepOf::Prompt { wgmma: true } => {
+                    Some(ProductRows::Grouped(grouped.rows(HalfType::BF16, n_rows, cols)))
                 }
-                Some(ty) if !is_decode => {
-                    round_rows(kernels, stream, x, half.rows(ty, 0, n_rows, cols))
+                StepOf::Prompt { .. } => {
+                    Some(ProductRows::Halves(half.rows(HalfType::BF16, 0, n_rows, cols)))
                 }
-                Some(ty) if is_bf16 && is_worth_splitting(n_rows) => {
-                    split_rows(kernels, stream, x, half.rows(ty, 0, 2 * n_rows, cols))
+                StepOf::Tokens(..) if is_bf16 => None,
+                StepOf::Tokens(..) => Some(quantized.rows(0, n_rows, cols).into()),
+            };
+            // Decode rows meet weights of BF16 in parts, where they are not too few.
+            let split = |x, cols| match is_worth_splitting(n_rows) {
+                true => {
+                    split_rows(kernels, stream, x, half.rows(HalfType::BF16, 0, 2 * n_rows, cols))
                 }
-                _ if is_bf16 => Ok(()),
-                _ => quantize(kernels, stream, x, quantized.rows(0, n_rows, cols)),
+                false => Ok(()),
             };
             let of_rows = Norm {
                 kind: NormKind::Rms,
@@ -382,16 +387,15 @@ impl Bench {
                 weight: Some(Rows::vector(&weight, dim)),
                 bias: None,
             };
-            // Decode rows are quantized where they are made.
             let is_quantized = is_decode && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
-                if is_quantized {
-                    let to = quantized.rows(0, n_rows, dim);
-                    quantize_norm(kernels, stream, &of_rows, x, Some(x), to)?;
+                if let Some(to) = made(dim) {
+                    let out = is_decode.then_some(x);
+                    quantize_norm(kernels, stream, &of_rows, x, out, to)?;
                 } else {
                     norm(kernels, stream, &of_rows, x, x)?;
-                    form(x, dim)?;
+                    split(x, dim)?;
                 }
             }
             let (q, k) = (rows(&q, q_cols), rows(&k, kv_cols));
@@ -440,17 +444,24 @@ impl Bench {
                 let tiles = List::new(&tile_list, 0, tiles.len());
                 attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
             }
-            if !is_quantized {
-                form(q, q_cols)?;
+            match made(q_cols) {
+                Some(ProductRows::Grouped(to)) => group_rows(kernels, &self.wgmma, stream, q, to)?,
+                Some(ProductRows::Halves(to)) => round_rows(kernels, stream, q, to)?,
+                Some(ProductRows::Quantized(_)) => {}
+                None => split(q, q_cols)?,
             }
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
             // The product of few decode rows gates and quantizes.
             if is_quantized && n_rows <= MAX_GATED_ROWS {
                 return Ok(());
             }
-            let gated = Elementwise::Gated(Activation::Silu, up);
-            elementwise(kernels, stream, &gated, of_gate, of_gate)?;
-            form(of_gate, hidden_dim)
+            let act = Activation::Silu;
+            if let Some(to) = made(hidden_dim) {
+                let out = is_decode.then_some(of_gate);
+                return quantize_activated(kernels, stream, act, of_gate, Some(up), out, to);
+            }
+            elementwise(kernels, stream, &Elementwise::Gated(act, up), of_gate, of_gate)?;
+            split(of_gate, hidden_dim)
         })
     }
 

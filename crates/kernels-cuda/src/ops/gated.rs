@@ -235,7 +235,7 @@ mod tests {
             let quantized = QuantizedRows::new(device, quants, n_batch, n_rows).unwrap();
             let to = quantized.rows(0, n_batch, n_rows);
             let out = Some(rows(&apart));
-            quantize_activated(kernels, stream, act, gate, Some(up), out, to).unwrap();
+            quantize_activated(kernels, stream, act, gate, Some(up), out, to.into()).unwrap();
             quantized
         });
         if of_apart.is_none() {

@@ -52,7 +52,7 @@ pub use matvec_quantized::{LinearQuantized, MAX_PARTS, matvec_quantized};
 pub use norm::{Norm, NormKind, norm};
 pub use products::takes_quantized;
 pub use quantize::{
-    QuantType, Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm,
+    ProductRows, QuantType, Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm,
 };
 pub use ranks::{RankRows, all_gather, all_reduce};
 pub use recurrent::StateLists;

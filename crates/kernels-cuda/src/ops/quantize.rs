@@ -1,10 +1,13 @@
-//! Activations in blocks of 32, the input of products with levels: as 8-bit integers, or in BF16.
+//! Activations in blocks of 32, the input of products with levels: as 8-bit integers, or in BF16; and what puts rows in these and
+//! in the other forms that products take.
 //!
 //! Either format serves every weight type. An integer block has an F32 scale and the sums of its halves for the types whose
 //! levels have an offset; a BF16 block has two sums for those with minimums.
 
 use super::kernels::Kernels;
+use super::round::{HalfType, Halves};
 use super::rows::optional;
+use super::wgmma::Grouped;
 use crate::device::{Argument, Device};
 use crate::image::Image;
 use crate::{Activation, Buffer, Error, Norm, NormKind, Rows};
@@ -206,18 +209,95 @@ impl<D: Device> Quantized<'_, D> {
         ]
     }
 
-    /// What kernels that store such rows take: as `arguments`, then whether they are BF16.
+    /// What kernels that store such rows take: as `arguments`, then whether they are BF16. This is the number of their form, too.
     pub(crate) fn target(&self) -> [Argument; 4] {
         let [quants, blocks, stride] = self.arguments();
         let in_bf16 = self.ty() == QuantType::Bf16;
         [quants, blocks, stride, Argument::I32(i32::from(in_bf16))]
     }
+}
+
+/// Rows in a form that products take.
+#[derive(Debug)]
+pub enum ProductRows<'a, D: Device> {
+    /// Quantized.
+    Quantized(Quantized<'a, D>),
+    /// In BF16, row by row.
+    Halves(Halves<'a, D>),
+    /// In BF16, in the order of groups of warps.
+    Grouped(Grouped<'a, D>),
+}
+
+impl<D: Device> Clone for ProductRows<'_, D> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<D: Device> Copy for ProductRows<'_, D> {}
+
+impl<'a, D: Device> From<Quantized<'a, D>> for ProductRows<'a, D> {
+    fn from(rows: Quantized<'a, D>) -> Self {
+        Self::Quantized(rows)
+    }
+}
+
+impl<D: Device> ProductRows<'_, D> {
+    fn n_rows(&self) -> usize {
+        match self {
+            Self::Quantized(rows) => rows.n_rows,
+            Self::Halves(rows) => rows.n_rows(),
+            Self::Grouped(rows) => rows.n_rows(),
+        }
+    }
+
+    fn n_cols(&self) -> usize {
+        match self {
+            Self::Quantized(rows) => rows.n_cols,
+            Self::Halves(rows) => rows.n_cols(),
+            Self::Grouped(rows) => rows.n_cols(),
+        }
+    }
+
+    /// Asserts that they are on the device of the kernels, and whole blocks without scales of rows.
+    fn check(&self, kernels: &Kernels<D>) {
+        let what = "rows for a product";
+        let ty = match self {
+            Self::Quantized(rows) => return rows.check(kernels, what, rows.n_rows, rows.n_cols),
+            Self::Halves(rows) => {
+                rows.check(kernels, what, rows.n_rows(), rows.n_cols());
+                rows.ty()
+            }
+            Self::Grouped(rows) => {
+                rows.check(kernels);
+                rows.ty()
+            }
+        };
+        assert_eq!(ty, HalfType::BF16, "{what}");
+        assert!(self.n_cols().is_multiple_of(BLOCK_LEN), "{} columns", self.n_cols());
+    }
+
+    /// Values, heads, what leads from one row to the next, and the form, as `cuda/quantize.cu` has it.
+    fn target(&self) -> [Argument; 4] {
+        let (none, form) = (Argument::Address(0), Argument::I32);
+        match self {
+            Self::Quantized(rows) => rows.target(),
+            Self::Halves(rows) => {
+                let [values, stride, _] = rows.arguments();
+                [values, none, stride, form(2)]
+            }
+            Self::Grouped(rows) => {
+                let [values, n_rows, _] = rows.arguments();
+                [values, none, n_rows, form(3)]
+            }
+        }
+    }
 
     /// The grid of kernels that take single elements.
     fn grid(&self) -> [u32; 3] {
-        let n_blocks = self.n_cols.div_ceil(4 * THREADS as usize);
-        assert!(n_blocks <= 65535, "rows of {} elements", self.n_cols);
-        [self.n_rows as u32, n_blocks as u32, 1]
+        let n_blocks = self.n_cols().div_ceil(4 * THREADS as usize);
+        assert!(n_blocks <= 65535, "rows of {} elements", self.n_cols());
+        [self.n_rows() as u32, n_blocks as u32, 1]
     }
 }
 
@@ -240,14 +320,14 @@ pub fn quantize<D: Device>(
     let [quants, blocks, stride, in_bf16] = to.target();
     let n_cols = Argument::I32(to.n_cols as i32);
     let arguments = [x.address(), x.stride(), quants, blocks, stride, in_bf16, n_cols];
-    let function = &kernels.quantize.plain;
+    let (function, grid) = (&kernels.quantize.plain, ProductRows::from(to).grid());
     // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their shapes
     // and alignment were checked. As `matvec` says, buffers outlive queued work.
-    unsafe { kernels.launch(stream, function, to.grid(), [THREADS, 1], &arguments) }
+    unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues the quantization of `act(gate) * up`, or of `act(gate)` if there is no `up`. The values themselves go to
-/// `out` where they are wanted, too; it may be `gate` or `up`.
+/// Queues the quantization of `act(gate) * up`, or of `act(gate)` if there is no `up`, or what other forms take in its place. The
+/// values themselves go to `out` where they are wanted, too; it may be `gate` or `up`.
 ///
 /// # Errors
 /// What the driver reports.
@@ -261,18 +341,18 @@ pub fn quantize_activated<D: Device>(
     gate: Rows<'_, D>,        // [n_rows, n_cols]
     up: Option<Rows<'_, D>>,  // [n_rows, n_cols]
     out: Option<Rows<'_, D>>, // [n_rows, n_cols]
-    to: Quantized<'_, D>,
+    to: ProductRows<'_, D>,
 ) -> Result<(), Error> {
     for (what, rows) in [("gate", Some(gate)), ("up", up), ("out", out)] {
         if let Some(rows) = rows {
-            rows.check(kernels, what, to.n_rows, to.n_cols);
+            rows.check(kernels, what, to.n_rows(), to.n_cols());
             rows.check_aligned(what);
         }
     }
-    to.check(kernels, "quantized rows", to.n_rows, to.n_cols);
+    to.check(kernels);
     let act = Activation::ALL.iter().position(|&a| a == act);
     let ([up, up_stride], [out, out_stride]) = (optional(up), optional(out));
-    let [quants, blocks, stride, in_bf16] = to.target();
+    let [values, heads, stride, form] = to.target();
     let arguments = [
         gate.address(),
         gate.stride(),
@@ -281,19 +361,19 @@ pub fn quantize_activated<D: Device>(
         Argument::I32(act.expect("it is one of all") as i32),
         out,
         out_stride,
-        quants,
-        blocks,
+        values,
+        heads,
         stride,
-        in_bf16,
-        Argument::I32(to.n_cols as i32),
+        form,
+        Argument::I32(to.n_cols() as i32),
     ];
     let function = &kernels.quantize.activated;
     // SAFETY: as in `quantize`.
     unsafe { kernels.launch(stream, function, to.grid(), [THREADS, 1], &arguments) }
 }
 
-/// Queues the quantization of normalized rows. The values themselves go to `out` where they are wanted, too; it may
-/// be `x`.
+/// Queues the quantization of normalized rows, or what other forms take in its place. The values themselves go to `out` where they
+/// are wanted, too; it may be `x`.
 ///
 /// # Errors
 /// What the driver reports.
@@ -306,13 +386,13 @@ pub fn quantize_norm<D: Device>(
     norm: &Norm<'_, D>,
     x: Rows<'_, D>,           // [n_rows, n_cols]
     out: Option<Rows<'_, D>>, // [n_rows, n_cols]
-    to: Quantized<'_, D>,
+    to: ProductRows<'_, D>,
 ) -> Result<(), Error> {
     let &Norm { kind, group, eps, weight, bias } = norm;
-    assert_eq!(group, to.n_cols, "columns of a run and of a row");
+    assert_eq!(group, to.n_cols(), "columns of a run and of a row");
     for (what, rows) in [("x", Some(x)), ("out", out)] {
         if let Some(rows) = rows {
-            rows.check(kernels, what, to.n_rows, to.n_cols);
+            rows.check(kernels, what, to.n_rows(), to.n_cols());
             rows.check_aligned(what);
         }
     }
@@ -321,9 +401,9 @@ pub fn quantize_norm<D: Device>(
             vector.check(kernels, what, 1, group);
         }
     }
-    to.check(kernels, "quantized rows", to.n_rows, to.n_cols);
+    to.check(kernels);
     let [out, out_stride] = optional(out);
-    let [quants, blocks, stride, in_bf16] = to.target();
+    let [values, heads, stride, form] = to.target();
     let arguments = [
         x.address(),
         x.stride(),
@@ -332,17 +412,17 @@ pub fn quantize_norm<D: Device>(
         Argument::F32(eps),
         out,
         out_stride,
-        quants,
-        blocks,
+        values,
+        heads,
         stride,
-        in_bf16,
-        Argument::I32(to.n_cols as i32),
+        form,
+        Argument::I32(to.n_cols() as i32),
     ];
     let function = match kind {
         NormKind::Rms => &kernels.quantize.rms,
         NormKind::Layer => &kernels.quantize.layer,
     };
-    let grid = [to.n_rows as u32, 1, 1];
+    let grid = [to.n_rows() as u32, 1, 1];
     // SAFETY: as in `quantize`.
     unsafe { kernels.launch(stream, function, grid, [NORM_THREADS, 1], &arguments) }
 }
@@ -351,6 +431,7 @@ pub fn quantize_norm<D: Device>(
 mod tests {
     use super::*;
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, quantized_block, read};
+    use crate::{GroupedRows, HalfRows, WgmmaKernels, group_rows, round_rows};
     use realizar_ptx as ptx;
     use realizar_quant::BlockType;
 
@@ -436,8 +517,16 @@ mod tests {
             let to = room.rows(1, n_rows, n_cols);
             let up = has_up.then(|| rows(&b_at));
             let act = Activation::Silu;
-            quantize_activated(&kernels, &stream, act, rows(&a_at), up, Some(rows(&out)), to)
-                .unwrap();
+            quantize_activated(
+                &kernels,
+                &stream,
+                act,
+                rows(&a_at),
+                up,
+                Some(rows(&out)),
+                to.into(),
+            )
+            .unwrap();
             for (i, found) in found(&room).iter().enumerate().filter(|(i, _)| i % stride < n_cols) {
                 let expected = silu(f64::from(a[i])) * if has_up { f64::from(b[i]) } else { 1.0 };
                 assert!((f64::from(*found) - expected).abs() < 2e-6, "{found} {expected}");
@@ -453,7 +542,8 @@ mod tests {
                 weight: (vectors > 0).then(|| Rows::vector(&w_at, n_cols)),
                 bias: (vectors > 1).then(|| Rows::vector(&v_at, n_cols)),
             };
-            quantize_norm(&kernels, &stream, &norm, rows(&a_at), Some(rows(&out)), to).unwrap();
+            quantize_norm(&kernels, &stream, &norm, rows(&a_at), Some(rows(&out)), to.into())
+                .unwrap();
             let found = found(&room);
             for row in 0..n_rows {
                 let x: Vec<f64> = a[row * stride..][..n_cols].iter().map(|&x| x.into()).collect();
@@ -505,6 +595,45 @@ mod tests {
                     let is_right = (found - expected).abs() <= 2e-5 * expected.abs() + 1e-6;
                     assert!(is_right || found == expected, "block {block}: {found}, {expected}");
                 }
+            }
+        }
+    }
+
+    /// What a product of prefill rows takes is the rounding of what a norm or an activation gives.
+    #[test]
+    fn prefill_rows_are_rounded_where_they_are_made() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let wgmma = WgmmaKernels::load(&**device).unwrap();
+        // Neither whole spans nor whole steps of columns, and more of them than a thread keeps.
+        for (n_rows, n_cols) in [(11, 96), (2, 4128)] {
+            let mut random = Random(12);
+            let values = [0, 1].map(|_| random.floats(n_rows * n_cols));
+            let [a_at, b_at] = [0, 1].map(|i| on_device(device, &stream, &values[i]));
+            let out = on_device(device, &stream, &vec![0.0f32; n_rows * n_cols]);
+            let [a, b, out] = [&a_at, &b_at, &out].map(|x| Rows::new(x, 0, n_rows, n_cols, n_cols));
+            let b_row = Rows::vector(&b_at, n_cols);
+            let rooms = [0, 1].map(|_| HalfRows::new(device, n_rows + 1, n_cols).unwrap());
+            let groups = [0, 1].map(|_| GroupedRows::new(device, n_rows, n_cols).unwrap());
+            let half = |i: usize| rooms[i].rows(HalfType::BF16, 1, n_rows, n_cols);
+            let group = |i: usize| groups[i].rows(HalfType::BF16, n_rows, n_cols);
+            let norm = |kind| {
+                let (weight, bias) = (Some(b_row), None);
+                Norm { kind, group: n_cols, eps: 1e-5, weight, bias }
+            };
+            let made = |which: usize, out, to| match which {
+                0 => quantize_activated(&kernels, &stream, Activation::Silu, a, Some(b), out, to),
+                1 => quantize_activated(&kernels, &stream, Activation::Gelu, a, None, out, to),
+                2 => quantize_norm(&kernels, &stream, &norm(NormKind::Rms), a, out, to),
+                _ => quantize_norm(&kernels, &stream, &norm(NormKind::Layer), a, out, to),
+            };
+            for which in 0..4 {
+                made(which, Some(out), ProductRows::Halves(half(0))).unwrap();
+                round_rows(&kernels, &stream, out, half(1)).unwrap();
+                assert_eq!(half(0).read(&stream), half(1).read(&stream), "{which} row by row");
+                made(which, None, ProductRows::Grouped(group(0))).unwrap();
+                group_rows(&kernels, &wgmma, &stream, out, group(1)).unwrap();
+                assert_eq!(group(0).read(&stream), group(1).read(&stream), "{which} in groups");
             }
         }
     }

@@ -142,6 +142,18 @@ impl<D: Device> Halves<'_, D> {
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
+    /// Waits for the rows, with the zeros behind them.
+    #[cfg(test)]
+    pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
+        let of_row = |row: usize| {
+            let mut values = vec![0; self.n_cols.next_multiple_of(DEPTH)];
+            let at = (self.first + row) * self.room.max_cols * 2;
+            self.room.values.read(stream, at, &mut values).unwrap();
+            values
+        };
+        (0..self.n_rows).map(of_row).collect()
+    }
+
     /// Values, elements from one row to the next, and scales.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = (self.first * self.room.max_cols * 2) as u64;

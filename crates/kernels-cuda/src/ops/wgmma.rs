@@ -177,12 +177,41 @@ impl<D: Device> Clone for Grouped<'_, D> {
 impl<D: Device> Copy for Grouped<'_, D> {}
 
 impl<D: Device> Grouped<'_, D> {
-    fn check(&self, kernels: &Kernels<D>) {
+    /// Their type.
+    pub fn ty(&self) -> HalfType {
+        self.ty
+    }
+
+    /// Rows that there are.
+    pub fn n_rows(&self) -> usize {
+        self.n_rows
+    }
+
+    /// Values of a row.
+    pub fn n_cols(&self) -> usize {
+        self.n_cols
+    }
+
+    /// Asserts that they are on the device of the kernels.
+    pub(crate) fn check(&self, kernels: &Kernels<D>) {
         kernels.check("rows in half precision", &self.room.values, 0);
     }
 
+    /// Waits for the rows, with the zeros behind them: by stages.
+    #[cfg(test)]
+    pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
+        const STAGE: usize = 64;
+        let of_stage = |stage: usize| {
+            let mut values = vec![0; self.n_rows * STAGE];
+            let at = stage * self.room.max_rows * STAGE * 2;
+            self.room.values.read(stream, at, &mut values).unwrap();
+            values
+        };
+        (0..self.n_cols.next_multiple_of(SPAN) / STAGE).map(of_stage).collect()
+    }
+
     /// Values, rows that there is room for, and scales.
-    fn arguments(&self) -> [Argument; 3] {
+    pub(crate) fn arguments(&self) -> [Argument; 3] {
         let scales = match self.ty {
             HalfType::F16 => self.room.scales.address(),
             HalfType::BF16 => 0,

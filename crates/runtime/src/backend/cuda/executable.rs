@@ -1,7 +1,7 @@
 //! A plan on the device: its memory, its captured steps, and a step of it.
 
 use super::experts::{self, Experts};
-use super::fused::Fused;
+use super::fused::{Fused, Rounded};
 use super::products::Products;
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom};
@@ -49,6 +49,8 @@ pub(super) struct CudaExecutable<D: Device> {
     plan: Plan,
     /// What becomes of each step of the plan.
     fused: Vec<Fused>,
+    /// Where its prefill rows go.
+    rounded: Vec<Rounded>,
     arithmetic: Arithmetic,
     max_seq_len: usize,
     /// Steps of decode rows.
@@ -155,6 +157,7 @@ impl<D: Device> CudaExecutable<D> {
             captured: HashMap::new(),
             store,
             fused: room.fused,
+            rounded: room.rounded,
             plan,
             weights,
             batch,
@@ -280,6 +283,7 @@ impl<D: Device> CudaExecutable<D> {
             store: &self.store,
             plan: &self.plan,
             fused: &self.fused,
+            rounded: &self.rounded,
             weights: &self.weights,
             values: &self.values,
             words: &self.batch,

@@ -45,6 +45,33 @@ impl Fused {
     }
 }
 
+/// Where the prefill rows of a step go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounded {
+    /// To its output.
+    No,
+    /// To the product after it in BF16, and to its output, which others read.
+    Too,
+    /// To the product after it in BF16 alone.
+    Only,
+}
+
+/// Where the prefill rows of each step of a plan go; `takes_bf16` tells of a linear step whether all its products take them in one
+/// form of BF16.
+pub(super) fn find_rounded(plan: &Plan, takes_bf16: impl Fn(usize) -> bool) -> Vec<Rounded> {
+    let mut rounded = vec![Rounded::No; plan.steps.len()];
+    for idx in 1..plan.steps.len() {
+        let (step, linear) = (&plan.steps[idx - 1], &plan.steps[idx]);
+        if matches!(step.op, Op::Attention(_)) || !quantizes(step, linear) || !takes_bf16(idx) {
+            continue;
+        }
+        let is_residual = linear.inputs[1..].contains(&step.output);
+        let is_read = is_residual || is_read_after(plan, idx, &step.output);
+        rounded[idx - 1] = if is_read { Rounded::Too } else { Rounded::Only };
+    }
+    rounded
+}
+
 /// The steps between the heads that a product makes and the attention that reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfHeads {
@@ -130,7 +157,7 @@ fn gates(plan: &Plan, idx: usize) -> Option<bool> {
         .then_some(up_first)
 }
 
-/// Whether what lies at `place` is read by a step after `idx`, or is the output.
+/// Whether what lies at `place` is read by a step after `idx`, or is an output.
 fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
     let range = |p: &Place| range(plan, p);
     // What no step has written over so far.
@@ -149,7 +176,9 @@ fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
             left = left.into_iter().flat_map(rest).filter(|left| !left.is_empty()).collect();
         }
     }
-    left.iter().any(|left| overlap(left, &range(&plan.output)))
+    let of_draft = plan.draft.iter().flat_map(|draft| [&draft.hidden, &draft.logits, &draft.next]);
+    let mut outputs = [&plan.output].into_iter().chain(of_draft);
+    outputs.any(|output| left.iter().any(|left| overlap(left, &range(output))))
 }
 
 /// Up to the last column of the last row: a view does not reach as far as its stride would.
@@ -218,7 +247,7 @@ fn ropes(plan: &Plan, idx: usize) -> Option<(OfHeads, OfHeads, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::plan::RowLimits;
+    use crate::graph::plan::{DraftPlan, RowLimits};
     use crate::graph::weights::WeightId;
     use crate::graph::{
         Activation, Attention, KvLayer, LinearPart, Norm, NormKind, Prologue, Reach, RopeStyle,
@@ -365,6 +394,30 @@ mod tests {
         assert_eq!(find(&of(64, false), 9), [Fused::No; 2]);
         assert_eq!(find(&of(48, false), 1), [Fused::No; 2]);
         assert_eq!(find(&of(64, true), 2), [Fused::No; 3]);
+    }
+
+    #[test]
+    fn prefill_rows_go_to_the_product_behind_them() {
+        let (x, h, out) = (place(0, 64, 64), place(512, 64, 64), place(1024, 64, 64));
+        let of = |inputs: &[Place], then: Option<Place>| {
+            let act = step(Op::GatedAct(Activation::Silu), &[x, x], h);
+            let mut steps = vec![act, step(linear(), inputs, out)];
+            steps.extend(then.map(|place| step(Op::Add, &[out, place], out)));
+            plan(steps)
+        };
+        let find = |plan: &Plan| find_rounded(plan, |idx| idx == 1)[0];
+        assert_eq!(find(&of(&[h], None)), Rounded::Only);
+        assert_eq!(find_rounded(&of(&[h], None), |_| false), [Rounded::No; 2]);
+        // Where it is the residual of that product, and where a later step reads it.
+        assert_eq!(find(&of(&[h, h], None)), Rounded::Too);
+        assert_eq!(find(&of(&[h], Some(h))), Rounded::Too);
+        assert_eq!(find(&of(&[h], Some(x))), Rounded::Only);
+        assert_eq!(find(&of(&[x], None)), Rounded::No);
+        // Where drafting continues from it.
+        let mut plan = of(&[h], None);
+        let draft = DraftPlan { first: 2, hidden: h, input: x, logits: out, next: out };
+        plan.draft = Some(draft);
+        assert_eq!(find(&plan), Rounded::Too);
     }
 
     #[test]

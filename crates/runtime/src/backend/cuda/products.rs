@@ -4,7 +4,7 @@
 //! for and the weights' type has them. Sums are F32. F32 weights, the experts of other decode rows and
 //! F32 arithmetic stay in F32.
 
-use super::fused::Fused;
+use super::fused::{Fused, Rounded};
 use super::steps::{Launcher, Role, activation};
 use crate::backend::gpu::weights::matrix_type;
 use crate::backend::{Arithmetic, ExecutableOptions};
@@ -15,7 +15,7 @@ use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
     Device, Driver, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Halves,
     Linear, LinearGrouped, LinearHalf, LinearQuantized, MAX_GATED_ROWS, MAX_PARTS, Matrix,
-    QuantType, Quantized, QuantizedRows, Rows, WgmmaKernels, half_type,
+    ProductRows, QuantType, Quantized, QuantizedRows, Rows, WgmmaKernels, half_type,
 };
 use realizar_quant::BlockType;
 use std::sync::Arc;
@@ -250,6 +250,30 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
+    /// Room for the prefill rows of linear step `idx`, those of a step from `first` on, which all of its products take in one form of
+    /// BF16.
+    pub(super) fn rounded_for(
+        &self,
+        idx: usize,
+        first: usize,
+        x: &Rows<'_, D>,
+    ) -> ProductRows<'a, D> {
+        let (matrix, _) = self.weights.linear(idx).next().expect("a linear step has a matrix");
+        let wgmma = self.products.grouped.as_ref();
+        match (self.prompt_form(matrix.ty()), wgmma) {
+            (Form::Wgmma(ty), Some((_, room))) => {
+                ProductRows::Grouped(room.rows(ty, x.n_rows(), x.n_cols()))
+            }
+            (Form::Half(ty), _) => ProductRows::Halves(self.products.halves(ty, first, x)),
+            (form, _) => unreachable!("prefill rows in the form {form:?}"),
+        }
+    }
+
+    /// The form of the products of prefill rows with a matrix of a type.
+    fn prompt_form(&self, ty: BlockType) -> Form {
+        linear_form(self.arithmetic, self.products.grouped.is_some(), Role::Prompt, ty)
+    }
+
     /// Products of the decode rows with the matrix of a step, and the gated activation after it.
     pub(super) fn gated(&self, (idx, step): (usize, &Step), up_first: bool) -> Result<(), Error> {
         let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
@@ -311,6 +335,13 @@ impl<'a, D: Device> Launcher<'a, D> {
             linear_form(self.arithmetic, wgmma.is_some(), role, part.matrix.ty())
         };
         let (mut rounded, mut grouped, mut in_parts) = (None, None, None);
+        if role == Role::Prompt && idx > 0 && self.rounded[idx - 1] != Rounded::No {
+            match self.rounded_for(idx, first_row, &x) {
+                ProductRows::Halves(to) => rounded = Some((to.ty(), to)),
+                ProductRows::Grouped(to) => grouped = Some((to.ty(), to)),
+                ProductRows::Quantized(_) => unreachable!("prefill rows are not quantized"),
+            }
+        }
         let mut quantized = self.quantized_before(idx, role, &x);
         let mut next = parts.next();
         while let Some(part) = next.take() {

@@ -1,8 +1,8 @@
 //! The memory that a plan takes on a device besides its weights: computed before it is loaded, and allocated when it is.
 
 use super::experts::PairRoom;
-use super::fused::{self, Fused};
-use super::products::{Choices, Form, ProductRoom, form};
+use super::fused::{self, Fused, Rounded};
+use super::products::{Choices, Form, ProductRoom, form, linear_form};
 use super::steps::Role;
 use super::words::{Lists, Places};
 use super::{kv_spec, recurrent, shortlists};
@@ -11,7 +11,7 @@ use crate::backend::gpu::weights::WeightLayout;
 use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use crate::graph::{Op, Reach};
-use realizar_kernels_cuda::{AttentionScratch, Driver, RankRows};
+use realizar_kernels_cuda::{AttentionScratch, Driver, HalfType, RankRows};
 use realizar_kvcache::KvLayout;
 
 /// Bytes of `n` numbers.
@@ -44,6 +44,8 @@ pub(super) struct Room {
     pub(super) scratch: Option<ScratchRoom>,
     /// What becomes of each step.
     pub(super) fused: Vec<Fused>,
+    /// Where its prefill rows go.
+    pub(super) rounded: Vec<Rounded>,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
     /// Ranks, and values of each that are exchanged at once; `None` if there are no others.
@@ -121,6 +123,14 @@ impl Room {
             }
             _ => 0,
         });
+        let rounded = fused::find_rounded(plan, |idx| {
+            let form = |ty| linear_form(options.arithmetic, choices.has_wgmma, Role::Prompt, ty);
+            let mut forms = layout.linear(idx, weights).map(|(ty, ..)| form(ty));
+            let first = forms.next();
+            let is_bf16 =
+                matches!(first, Some(Form::Half(of) | Form::Wgmma(of)) if of == HalfType::BF16);
+            is_bf16 && forms.all(|form| Some(form) == first)
+        });
         let states = recurrent::n_bytes(plan, options);
         let pool = |(layout, n_pages): &(KvLayout, usize)| {
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layout.spec().n_layers)
@@ -132,6 +142,7 @@ impl Room {
             scratch,
             products: ProductRoom::new(plan, &fused, weights, options, choices),
             fused,
+            rounded,
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),
             list_rows: shortlists::n_rows(plan, options),

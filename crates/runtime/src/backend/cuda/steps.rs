@@ -1,7 +1,7 @@
 //! Launching: one arm per operation, each queueing what runs it on the rows of a step.
 
 use super::experts::Experts;
-use super::fused::{Fused, OfHeads};
+use super::fused::{Fused, OfHeads, Rounded};
 use super::products::Products;
 use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
@@ -31,6 +31,8 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) plan: &'a Plan,
     /// What becomes of each step.
     pub(super) fused: &'a [Fused],
+    /// Where its prefill rows go.
+    pub(super) rounded: &'a [Rounded],
     pub(super) weights: &'a DeviceWeights<D>,
     pub(super) values: &'a Buffer<D>,
     pub(super) words: &'a Buffer<D>,
@@ -141,34 +143,55 @@ impl<'a, D: Device> Launcher<'a, D> {
         let is_made = idx > 0 && self.gates(idx - 1);
         // Attention has launches of its own for decode rows, which quantize.
         let is_quantized = self.fused[idx].quantizes() && !matches!(step.op, Op::Attention(_));
-        if !is_made && !is_quantized {
+        let is_rounded = self.rounded[idx] != Rounded::No;
+        if !is_made && !is_quantized && !is_rounded {
             return self.plain(idx, step, all);
         }
-        if !is_made {
-            self.quantized(step, self.of_role(step.output.rows, Role::Generated))?;
+        let of_role = |role| self.of_role(step.output.rows, role);
+        let (generated, prompt) = (of_role(Role::Generated), of_role(Role::Prompt));
+        if !is_made && is_quantized {
+            self.for_product(idx, step, Role::Generated, generated)?;
+        } else if !is_made {
+            self.plain(idx, step, generated)?;
         }
-        self.plain(idx, step, self.of_role(step.output.rows, Role::Prompt))
+        if is_rounded {
+            self.for_product(idx, step, Role::Prompt, prompt)
+        } else {
+            self.plain(idx, step, prompt)
+        }
     }
 
-    /// Queues a norm or an activation of some rows, which are quantized for the product that follows.
-    fn quantized(&self, step: &Step, rows: Range<usize>) -> Result<(), Error> {
+    /// Queues a norm or an activation of the rows of a role in the form that the product behind it takes.
+    fn for_product(
+        &self,
+        idx: usize,
+        step: &Step,
+        role: Role,
+        rows: Range<usize>,
+    ) -> Result<(), Error> {
         if rows.is_empty() {
             return Ok(());
         }
         let (kernels, stream, first) = (self.kernels, self.stream(), rows.start);
         let input = |i: usize| self.rows(&step.inputs[i], rows.clone());
         let (x, out) = (input(0), self.rows(&step.output, rows.clone()));
-        let to = self.products.quantized(first, &out);
+        let (to, out) = match role {
+            Role::Generated => (self.products.quantized(first, &out).into(), Some(out)),
+            Role::Prompt => {
+                let is_read = self.rounded[idx] == Rounded::Too;
+                (self.rounded_for(idx + 1, first, &out), is_read.then_some(out))
+            }
+        };
         let (act, up) = match &step.op {
             Op::Norm(norm) => {
                 let norm = self.norm(norm, norm.group);
-                return kernels::quantize_norm(kernels, stream, &norm, x, Some(out), to);
+                return kernels::quantize_norm(kernels, stream, &norm, x, out, to);
             }
             Op::Act(act) => (act, None),
             Op::GatedAct(act) => (act, Some(input(1))),
-            op => unreachable!("{op:?} is not fused with a quantization"),
+            op => unreachable!("{op:?} is not in front of a product"),
         };
-        kernels::quantize_activated(kernels, stream, activation(*act), x, up, Some(out), to)
+        kernels::quantize_activated(kernels, stream, activation(*act), x, up, out, to)
     }
 
     /// Queues a step for some of its rows.
@@ -218,15 +241,15 @@ impl<'a, D: Device> Launcher<'a, D> {
             }
             Op::Linear { prologue, residual, .. } => {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
-                if let Fused::Gates { up_first } = self.fused[idx]
-                    && self.gates(idx)
-                {
-                    // What is gated may lie where the prefill rows are, which nothing else reads.
-                    self.linear((idx, step), Role::Prompt, *residual)?;
-                    return self.gated((idx, step), up_first);
+                // Prefill rows are first: what the step before has left for them lies where parts of decode rows go, and what is
+                // gated may lie where they are, which nothing else reads.
+                self.linear((idx, step), Role::Prompt, *residual)?;
+                match self.fused[idx] {
+                    Fused::Gates { up_first } if self.gates(idx) => {
+                        self.gated((idx, step), up_first)
+                    }
+                    _ => self.linear((idx, step), Role::Generated, *residual),
                 }
-                self.linear((idx, step), Role::Generated, *residual)?;
-                self.linear((idx, step), Role::Prompt, *residual)
             }
             Op::Rope { head_dim, style } => {
                 let (x, table) = (input(0), input(1));

@@ -98,8 +98,9 @@ fn memory_is_what_loading_takes() {
     }
 }
 
-/// What runs in a step of `path` is what is counted; a generated step has so many launches of these kernels.
-fn check_launches(path: &std::path::Path, wanted: &[(&str, usize)]) {
+/// What runs in a step of `path` is what is counted; the step of a prompt and one of a generated token have so many launches of
+/// these kernels.
+fn check_launches(path: &std::path::Path, wanted: [&[(&str, usize)]; 2]) {
     let device = Interpreter::new(realizar_ptx::Checks::default(), usize::MAX);
     let backend = CudaBackend::new(device).unwrap();
     let device = Arc::clone(backend.kernels.device());
@@ -114,7 +115,7 @@ fn check_launches(path: &std::path::Path, wanted: &[(&str, usize)]) {
         model.runner().step(&[chunk]).unwrap();
         let ran: Vec<String> = device.take_counts().into_iter().map(|of| of.kernel).collect();
         assert_eq!(model.metrics().gpu_dispatches, ran.len() as u64, "{ran:?}");
-        for &(kernel, wanted) in wanted.iter().filter(|_| role == Role::Generated) {
+        for &(kernel, wanted) in wanted[usize::from(role == Role::Generated)] {
             let found = ran.iter().filter(|name| *name == kernel).count();
             assert_eq!(found, wanted, "{kernel}: {ran:?}");
         }
@@ -130,17 +131,26 @@ fn launches_are_counted_and_few() {
     // Two layers, whose gates are part of a product.
     let apart = ["quantize_activated", "gated_silu", "rope"].map(|kernel| (kernel, 0));
     let wanted = [("gated_int8_q8_0_1", 2), ("kv_store_f16", 1), ("attention_f16_64", 2)];
-    check_launches(&path, &[&wanted[..], &apart].concat());
+    let wanted = [&wanted[..], &apart].concat();
+    // Prefill rows are rounded where they are made, but for those of attention.
+    let of_prompt = [
+        ("quantize_rms_norm", 5),
+        ("quantize_activated", 2),
+        ("round_rows_bf16", 2),
+        ("gated_silu", 0),
+        ("rms_norm", 0),
+    ];
+    check_launches(&path, [&of_prompt, &wanted]);
     // Norms of whole rows: two or four of a layer, and the last one. Those of heads are part of attention, and of another launch
     // where the results of the last one lie on angles that nothing else needs.
     for (name, n_stores, n_norms) in [("qwen3", 0, 9), ("gemma3_text", 0, 25)] {
         let wanted = [("rms_norm_heads", n_norms), ("rope", 0), ("kv_store_f16", n_stores)];
-        check_launches(&tiny::tiny(name), &wanted);
+        check_launches(&tiny::tiny(name), [&[], &wanted]);
     }
 }
 
 /// The logits of a token in each of some sequences, alone and in steps of `sizes` rows, also in front of a prompt: asserts
-/// that they have the same bits, and returns them with the kernels that ran.
+/// that they have the same bits, as have those of the prompt, and returns them with the kernels that ran.
 fn decode_rows(
     path: &std::path::Path,
     in_bf16: bool,
@@ -182,16 +192,19 @@ fn decode_rows(
             chunks.push(Chunk { seq: &seqs[n], rows: (&long).into(), role, outputs });
         }
         let rows = runner.step(&chunks).unwrap();
-        let found = (0..n).map(|i| rows.row(i, 0).to_vec()).collect();
+        let found = (0..chunks.len()).map(|i| rows.row(i, 0).to_vec()).collect();
         seqs.into_iter().for_each(|seq| runner.remove(seq));
         found
     };
     let bits =
         |rows: &[Vec<f32>]| -> Vec<u32> { rows.iter().flatten().map(|x| x.to_bits()).collect() };
     let alone: Vec<_> = (0..most).flat_map(|i| run(i, 1, false)).collect();
+    let prompt_alone = run(0, 0, true);
     for &(n, with_prompt) in sizes {
         let together = run(0, n, with_prompt);
-        assert!(bits(&together) == bits(&alone[..n]), "{path:?}: {n} rows, {with_prompt}");
+        let (rows, prompt) = together.split_at(n);
+        assert!(bits(rows) == bits(&alone[..n]), "{path:?}: {n} rows, {with_prompt}");
+        assert!(!with_prompt || bits(prompt) == bits(&prompt_alone), "{path:?}: behind {n} rows");
     }
     let kernels = device.take_counts().into_iter().map(|of| of.kernel).collect();
     (alone.concat(), kernels)
@@ -204,6 +217,18 @@ fn gated_rows_have_the_bits_that_they_have_alone() {
     quantized::write_quantized(&path, &[BlockType::Q4_K]);
     // More than eight rows have a launch for the activation.
     decode_rows(&path, false, &[(3, false), (8, true), (10, false)]);
+}
+
+/// Decode rows in parts take the room that prefill rows are rounded to.
+#[test]
+fn rows_of_a_mixed_step_do_not_meet() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("floats.gguf");
+    quantized::write_quantized(&path, &[BlockType::BF16]);
+    let (_, ran) = decode_rows(&path, false, &[(10, true)]);
+    for name in ["split_rows", "quantize_activated"] {
+        assert!(ran.iter().any(|kernel| kernel == name), "{name}: {ran:?}");
+    }
 }
 
 #[test]
