@@ -362,31 +362,24 @@ impl Bench {
             AttentionScratch::new(&self.device, stream, n_rows, n_heads, head_dim, max_kv_len)?;
         let weight = self.values(dim)?;
         self.count(|| {
+            let halves = |n, cols| half.rows(HalfType::BF16, 0, n, cols);
             // What a norm or an activation leaves for a product, if its launch does so.
-            let made = |cols| match of {
-                StepOf::Prompt { wgmma: true } => {
-                    Some(ProductRows::Grouped(grouped.rows(HalfType::BF16, n_rows, cols)))
-                }
-                StepOf::Prompt { .. } => {
-                    Some(ProductRows::Halves(half.rows(HalfType::BF16, 0, n_rows, cols)))
-                }
-                StepOf::Tokens(..) if is_bf16 => None,
-                StepOf::Tokens(..) => Some(quantized.rows(0, n_rows, cols).into()),
+            let made = |cols| {
+                let groups = || grouped.rows(HalfType::BF16, n_rows, cols);
+                Some(match of {
+                    StepOf::Prompt { wgmma: true } => ProductRows::Grouped(groups()),
+                    StepOf::Prompt { .. } => ProductRows::Halves(halves(n_rows, cols)),
+                    StepOf::Tokens(..) if is_bf16 => return None,
+                    StepOf::Tokens(..) => quantized.rows(0, n_rows, cols).into(),
+                })
             };
             // Decode rows meet weights of BF16 in parts, where they are not too few.
             let split = |x, cols| match is_worth_splitting(n_rows) {
-                true => {
-                    split_rows(kernels, stream, x, half.rows(HalfType::BF16, 0, 2 * n_rows, cols))
-                }
+                true => split_rows(kernels, stream, x, halves(2 * n_rows, cols)),
                 false => Ok(()),
             };
-            let of_rows = Norm {
-                kind: NormKind::Rms,
-                group: dim,
-                eps: 1e-5,
-                weight: Some(Rows::vector(&weight, dim)),
-                bias: None,
-            };
+            let (kind, weight) = (NormKind::Rms, Some(Rows::vector(&weight, dim)));
+            let of_rows = Norm { kind, group: dim, eps: 1e-5, weight, bias: None };
             let is_quantized = is_decode && !is_bf16;
             for _ in 0..2 {
                 let x = rows(&x, dim);
@@ -412,16 +405,12 @@ impl Bench {
                 let pages = &pages;
                 rope_store(kernels, stream, &RopeStore { q, q_out: q, heads, pages })?;
             }
+            let [positions, seq_of_row] = [&positions, &seqs].map(|of| List::new(of, 0, n_rows));
+            let (bases, words) = (List::new(&bases, 0, n_seqs), List::new(&table, 0, n_pages));
             let attention = Attention {
                 q,
                 pages: &pages,
-                tables: Tables {
-                    positions: List::new(&positions, 0, n_rows),
-                    seq_of_row: List::new(&seqs, 0, n_rows),
-                    bases: List::new(&bases, 0, n_seqs),
-                    words: List::new(&table, 0, n_pages),
-                    reaches: None,
-                },
+                tables: Tables { positions, seq_of_row, bases, words, reaches: None },
                 n_heads,
                 scale: 0.1,
                 softcap: None,

@@ -1,7 +1,7 @@
 //! A plan on the device: its memory, its captured steps, and a step of it.
 
 use super::experts::{self, Experts};
-use super::fused::{Fused, Rounded};
+use super::fused::FusedSteps;
 use super::products::Products;
 use super::recurrent::States;
 use super::room::{Room, ScratchRoom};
@@ -48,9 +48,7 @@ pub(super) struct CudaExecutable<D: Device> {
     store: Store<D>,
     plan: Plan,
     /// What becomes of each step of the plan.
-    fused: Vec<Fused>,
-    /// Where its prefill rows go.
-    rounded: Vec<Rounded>,
+    fused: FusedSteps,
     arithmetic: Arithmetic,
     max_seq_len: usize,
     /// Steps of decode rows.
@@ -157,7 +155,6 @@ impl<D: Device> CudaExecutable<D> {
             captured: HashMap::new(),
             store,
             fused: room.fused,
-            rounded: room.rounded,
             plan,
             weights,
             batch,
@@ -283,7 +280,6 @@ impl<D: Device> CudaExecutable<D> {
             store: &self.store,
             plan: &self.plan,
             fused: &self.fused,
-            rounded: &self.rounded,
             weights: &self.weights,
             values: &self.values,
             words: &self.batch,

@@ -72,6 +72,15 @@ pub(super) fn find_rounded(plan: &Plan, takes_bf16: impl Fn(usize) -> bool) -> V
     rounded
 }
 
+/// What becomes of the steps of a plan.
+#[derive(Debug)]
+pub(super) struct FusedSteps {
+    /// Of each.
+    pub(super) steps: Vec<Fused>,
+    /// Where the prefill rows of each go.
+    pub(super) rounded: Vec<Rounded>,
+}
+
 /// The steps between the heads that a product makes and the attention that reads them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct OfHeads {

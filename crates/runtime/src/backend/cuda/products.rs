@@ -231,7 +231,7 @@ impl<'a, D: Device> Launcher<'a, D> {
     /// Whether linear step `idx` makes the decode rows of the gated activation after it, too.
     pub(super) fn gates(&self, idx: usize) -> bool {
         let rows = self.plan.steps[idx].output.rows;
-        matches!(self.fused[idx], Fused::Gates { .. })
+        matches!(self.fused.steps[idx], Fused::Gates { .. })
             && self.of_role(rows, Role::Generated).len() <= MAX_GATED_ROWS
     }
 
@@ -242,7 +242,8 @@ impl<'a, D: Device> Launcher<'a, D> {
         role: Role,
         x: &Rows<'_, D>,
     ) -> Option<Quantized<'a, D>> {
-        let is_quantized = role == Role::Generated && idx > 0 && self.fused[idx - 1].quantizes();
+        let is_quantized =
+            role == Role::Generated && idx > 0 && self.fused.steps[idx - 1].quantizes();
         let is_gated = idx > 1 && self.gates(idx - 2);
         match &self.products.gated {
             Some(room) if is_quantized && is_gated => Some(room.rows(x.n_rows(), x.n_cols())),
@@ -303,7 +304,11 @@ impl<'a, D: Device> Launcher<'a, D> {
             x: quantized,
             act: activation(*act),
             out: self.rows(&next.output, rows),
-            to: self.products.gated.as_ref().filter(|_| self.fused[idx + 1] == Fused::Quantizes),
+            to: self
+                .products
+                .gated
+                .as_ref()
+                .filter(|_| self.fused.steps[idx + 1] == Fused::Quantizes),
         };
         kernels::gated_quantized(kernels, stream, &gated)
     }
@@ -335,7 +340,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             linear_form(self.arithmetic, wgmma.is_some(), role, part.matrix.ty())
         };
         let (mut rounded, mut grouped, mut in_parts) = (None, None, None);
-        if role == Role::Prompt && idx > 0 && self.rounded[idx - 1] != Rounded::No {
+        if role == Role::Prompt && idx > 0 && self.fused.rounded[idx - 1] != Rounded::No {
             match self.rounded_for(idx, first_row, &x) {
                 ProductRows::Halves(to) => rounded = Some((to.ty(), to)),
                 ProductRows::Grouped(to) => grouped = Some((to.ty(), to)),

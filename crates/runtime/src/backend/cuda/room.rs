@@ -1,7 +1,7 @@
 //! The memory that a plan takes on a device besides its weights: computed before it is loaded, and allocated when it is.
 
 use super::experts::PairRoom;
-use super::fused::{self, Fused, Rounded};
+use super::fused::{self, FusedSteps};
 use super::products::{Choices, Form, ProductRoom, form, linear_form};
 use super::steps::Role;
 use super::words::{Lists, Places};
@@ -43,9 +43,7 @@ pub(super) struct Room {
     /// None where no layer attends.
     pub(super) scratch: Option<ScratchRoom>,
     /// What becomes of each step.
-    pub(super) fused: Vec<Fused>,
-    /// Where its prefill rows go.
-    pub(super) rounded: Vec<Rounded>,
+    pub(super) fused: FusedSteps,
     pub(super) products: ProductRoom,
     pub(super) pairs: PairRoom,
     /// Ranks, and values of each that are exchanged at once; `None` if there are no others.
@@ -117,7 +115,7 @@ impl Room {
             max_kv_len: options.max_seq_len,
         });
         let is_quantized = |ty| form(options.arithmetic, Role::Generated, ty) == Form::Quantized;
-        let fused = fused::find(plan, |idx| match &plan.steps[idx].op {
+        let steps = fused::find(plan, |idx| match &plan.steps[idx].op {
             Op::Linear { .. } => {
                 fused::n_quantized(layout.linear(idx, weights).map(|(ty, ..)| is_quantized(ty)))
             }
@@ -140,9 +138,8 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            products: ProductRoom::new(plan, &fused, weights, options, choices),
-            fused,
-            rounded,
+            products: ProductRoom::new(plan, &steps, weights, options, choices),
+            fused: FusedSteps { steps, rounded },
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),
             list_rows: shortlists::n_rows(plan, options),

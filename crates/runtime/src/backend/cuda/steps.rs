@@ -1,7 +1,7 @@
 //! Launching: one arm per operation, each queueing what runs it on the rows of a step.
 
 use super::experts::Experts;
-use super::fused::{Fused, OfHeads, Rounded};
+use super::fused::{Fused, FusedSteps, OfHeads, Rounded};
 use super::products::Products;
 use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
@@ -30,9 +30,7 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) store: &'a Store<D>,
     pub(super) plan: &'a Plan,
     /// What becomes of each step.
-    pub(super) fused: &'a [Fused],
-    /// Where its prefill rows go.
-    pub(super) rounded: &'a [Rounded],
+    pub(super) fused: &'a FusedSteps,
     pub(super) weights: &'a DeviceWeights<D>,
     pub(super) values: &'a Buffer<D>,
     pub(super) words: &'a Buffer<D>,
@@ -137,13 +135,14 @@ impl<'a, D: Device> Launcher<'a, D> {
     pub(super) fn launch(&self, idx: usize) -> Result<(), Error> {
         let step = &self.plan.steps[idx];
         let all = self.all(step.output.rows);
-        if all.is_empty() || self.fused[idx] == Fused::Skipped {
+        if all.is_empty() || self.fused.steps[idx] == Fused::Skipped {
             return Ok(());
         }
         let is_made = idx > 0 && self.gates(idx - 1);
         // Attention has launches of its own for decode rows, which quantize.
-        let is_quantized = self.fused[idx].quantizes() && !matches!(step.op, Op::Attention(_));
-        let is_rounded = self.rounded[idx] != Rounded::No;
+        let is_quantized =
+            self.fused.steps[idx].quantizes() && !matches!(step.op, Op::Attention(_));
+        let is_rounded = self.fused.rounded[idx] != Rounded::No;
         if !is_made && !is_quantized && !is_rounded {
             return self.plain(idx, step, all);
         }
@@ -178,7 +177,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         let (to, out) = match role {
             Role::Generated => (self.products.quantized(first, &out).into(), Some(out)),
             Role::Prompt => {
-                let is_read = self.rounded[idx] == Rounded::Too;
+                let is_read = self.fused.rounded[idx] == Rounded::Too;
                 (self.rounded_for(idx + 1, first, &out), is_read.then_some(out))
             }
         };
@@ -244,7 +243,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 // Prefill rows are first: what the step before has left for them lies where parts of decode rows go, and what is
                 // gated may lie where they are, which nothing else reads.
                 self.linear((idx, step), Role::Prompt, *residual)?;
-                match self.fused[idx] {
+                match self.fused.steps[idx] {
                     Fused::Gates { up_first } if self.gates(idx) => {
                         self.gated((idx, step), up_first)
                     }
@@ -340,7 +339,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         let rows = |place: &Place| self.rows(place, 0..n_rows);
         let slots = self.list(places.slots, n_rows);
         let mut of_decode = (&step.inputs[0], None);
-        if let Fused::RopeStore { q: of_q, k: of_k, in_attention, .. } = self.fused[idx] {
+        if let Fused::RopeStore { q: of_q, k: of_k, in_attention, .. } = self.fused.steps[idx] {
             let input = |of: OfHeads| &self.plan.steps[of.first()].inputs[0];
             let turn = &self.plan.steps[of_q.rope];
             let Op::Rope { style, .. } = &turn.op else { unreachable!("a rotary embedding") };
@@ -395,7 +394,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             let mut attention = kernels::Attention { q, ..args(0..generated) };
             // Decode rows reach as far as themselves.
             attention.tables.reaches = None;
-            let to = self.fused[idx].quantizes().then_some(attention.out);
+            let to = self.fused.steps[idx].quantizes().then_some(attention.out);
             let decode = DecodeAttention {
                 attention,
                 arithmetic,
