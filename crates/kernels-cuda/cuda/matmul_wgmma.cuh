@@ -11,7 +11,9 @@
 // same order, and as the instruction has them in shared memory: a stage is 64 columns, of which a row has 128 bytes, swizzled.
 #pragma once
 
+#include "activations.cuh"
 #include "blocks.cuh"
+#include "halves.cuh"
 #include "tiles.cuh"
 
 namespace by_groups {
@@ -201,12 +203,13 @@ __device__ __forceinline__ void wait_for_products(float (&d)[128]) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" : SUMS_128 : : "memory");
 }
 
-// A block has 64 rows of weights for each group of four warps, X rows of activations, and four warps more, one of which copies.
+// A block has 64 rows of weights for each group of four warps, `row_of(i)`, X rows of activations, and four warps more, one of
+// which copies. The others call `end` with their sums.
 //
-// x: by stages, `x_rows_of_all` rows of them each, as `group_rows.cu` makes them. scales: of rows of x, or null.
-template <class B, int X>
-__device__ __forceinline__ void matmul(
-    const Planes& w, const uint4* x, int x_rows_of_all, const float* scales, int n_cols, const Ends& ends) {
+// x: by stages, `x_rows_of_all` rows of them each, as `group_rows.cu` makes them.
+template <class B, int X, class R, class End>
+__device__ __forceinline__ void multiply_rows(
+    const Planes& w, const uint4* x, int x_rows_of_all, int n_cols, const R& row_of, const End& end) {
   using T = typename Of<B>::T;
   constexpr int stage_bytes = X * row_bytes, stage_len = stage_bytes / 16, stages = tile_bytes / stage_bytes;
   extern __shared__ __align__(8 * row_bytes) uint4 tile[];  // [stages, stage_len], then the barriers
@@ -235,11 +238,8 @@ __device__ __forceinline__ void matmul(
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
 
-  const int first_row = blockIdx.y * (64 * groups) + warp * 16 + g;
   const int n_units = (n_cols + B::len - 1) / B::len;
-  // Behind the last row, the last one is multiplied again and not stored.
-  const size_t row_at[2] = {size_t(min(first_row, ends.n_rows - 1)) * n_units,
-                            size_t(min(first_row + 8, ends.n_rows - 1)) * n_units};
+  const size_t row_at[2] = {size_t(row_of(warp * 16 + g)) * n_units, size_t(row_of(warp * 16 + g + 8)) * n_units};
   Share<B> share[2];
   share[0].load(w, row_at[0], 0, n_units, c), share[1].load(w, row_at[1], 0, n_units, c);
   wait_for_launch();
@@ -279,8 +279,15 @@ __device__ __forceinline__ void matmul(
     share[0] = next[0], share[1] = next[1];
   }
   wait_for_products(d);
+  end(d);
+}
 
+// Stores the sums of a warp, a row of activations after the other.
+template <int X>
+__device__ __forceinline__ void store_sums(const float (&d)[X / 2], const float* scales, int tile_row, const Ends& ends) {
   constexpr int at_once = 8;
+  const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+  const int first_x = blockIdx.x * X, first_row = tile_row + threadIdx.x / 32 * 16 + g;
 #pragma unroll
   for (int first = 0; first < X / 4; first += at_once) {
     const auto col_of = [&](int i) { return first_x + (first + i) / 2 * 8 + 2 * c + i % 2; };
@@ -298,6 +305,61 @@ __device__ __forceinline__ void matmul(
   }
 }
 
+// scales: of rows of x, or null.
+template <class B, int X>
+__device__ __forceinline__ void matmul(
+    const Planes& w, const uint4* x, int x_rows_of_all, const float* scales, int n_cols, const Ends& ends) {
+  const int tile_row = blockIdx.y * (64 * groups);
+  // Behind the last row, the last one is multiplied again and not stored.
+  const auto row_of = [&](int i) { return min(tile_row + i, ends.n_rows - 1); };
+  multiply_rows<B, X>(w, x, x_rows_of_all, n_cols, row_of, [&](const float(&d)[X / 2]) {
+    store_sums<X>(d, scales, tile_row, ends);
+  });
+}
+
+// The rows of a block of gated products: of the span of 128 results that two blocks share, number `i` is the one that stage
+// `blockIdx.y % 2` of the span has, as `group_piece` has it, in the order of the lanes that multiply with it.
+__device__ __forceinline__ int gated_row(int i) { return blockIdx.y / 2 * 128 + i / 16 * 32 + blockIdx.y % 2 * 16 + i % 16; }
+
+// activation(gate * x + its bias) * (up * x + its bias) in BF16, as the product behind takes it: to has room for `to_rows` rows.
+// The first group has 64 rows of the gate, and the second one the same of the other half.
+template <class B, int X>
+__device__ __forceinline__ void gated(
+    const Planes& w, const uint4* x, int x_rows_of_all, const Gate& gate, uint4* to, int to_rows, int n_cols, int n_batch) {
+  static_assert(groups == 2, "a gate and what it lets through");
+  constexpr int threads = 128 * groups, pitch = 64 + 4;  // lanes that write at once are in different banks
+  static_assert(groups * X * pitch * sizeof(float) <= tile_bytes, "sums of both");
+  const auto row_of = [&](int i) {
+    const int row = min(gated_row(i % 64), gate.n_rows - 1);
+    return i < 64 ? gate.gate_row(row) : gate.up_row(row);
+  };
+  multiply_rows<B, X>(w, x, x_rows_of_all, n_cols, row_of, [&](const float(&d)[X / 2]) {
+    extern __shared__ __align__(8 * row_bytes) uint4 tile[];
+    float* const sums = reinterpret_cast<float*>(tile);  // [groups, X, pitch]
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, c = lane % 4;
+    // Both groups are done with the stages.
+    asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+    float* const own = sums + warp / 4 * (X * pitch) + warp % 4 * 16 + g;
+#pragma unroll
+    for (int i = 0; i < X / 2; i++) own[(i / 4 * 8 + 2 * c + i % 2) * pitch + i / 2 % 2 * 8] = d[i];
+    asm volatile("bar.sync 1, %0;" ::"n"(threads) : "memory");
+    // A warp has the 128 bytes that a row has of a stage.
+#pragma unroll 1
+    for (int token = warp; token < X; token += threads / 32) {
+      const int at = blockIdx.x * X + token, piece = lane / 4;
+      if (at >= n_batch) break;
+      const int i = 16 * c + 2 * piece, row = gated_row(i);
+      const float2 of_gate = *reinterpret_cast<const float2*>(sums + token * pitch + i);
+      const float2 of_up = *reinterpret_cast<const float2*>(sums + (X + token) * pitch + i);
+      // Zeros are behind the last result, up to the end of its span.
+      const float a = row < gate.n_rows ? gate.result(row, of_gate.x, of_up.x) : 0.0f;
+      const float b = row + 1 < gate.n_rows ? gate.result(row + 1, of_gate.y, of_up.y) : 0.0f;
+      const int step = blockIdx.y * 4 + piece / 2;
+      reinterpret_cast<uint32_t*>(group_piece(to, to_rows, at, step, piece % 2))[c] = pack2<__nv_bfloat16>(a, b);
+    }
+  });
+}
+
 }  // namespace by_groups
 
 #define MATMUL_WGMMA(TYPE, NAME, X)                                                                                   \
@@ -307,4 +369,12 @@ __device__ __forceinline__ void matmul(
       int n_cols, int n_batch) {                                                                                      \
     by_groups::matmul<TYPE, X>({main, high, head}, x, x_rows, scales, n_cols,                                          \
                                {bias, residual, residual_stride, out, out_stride, n_rows, n_batch});                  \
+  }
+
+#define GATED_WGMMA(TYPE, NAME, X)                                                                                    \
+  extern "C" __global__ void __launch_bounds__(128 * by_groups::groups + 128, 1) gated_wgmma_##NAME##_##X(             \
+      const uint4* main, const uint8_t* high, const uint8_t* head, const uint4* x, int x_rows, const float* bias,      \
+      int up_first, int act, uint4* to, int to_rows, int n_rows, int n_cols, int n_batch) {                           \
+    by_groups::gated<TYPE, X>({main, high, head}, x, x_rows, {bias, up_first != 0, act, nullptr, 0, n_rows}, to,       \
+                              to_rows, n_cols, n_batch);                                                              \
   }

@@ -65,4 +65,7 @@ pub use shortlist::{
     DrawOfBest, Greedy, NO_TOKEN, NextToken, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,
     ShortlistScratch, Shortlists,
 };
-pub use wgmma::{Grouped, GroupedRows, LinearGrouped, WgmmaKernels, group_rows, matmul_wgmma};
+pub use wgmma::{
+    GatedGrouped, Grouped, GroupedRows, LinearGrouped, WgmmaKernels, gated_wgmma, group_rows,
+    matmul_wgmma,
+};

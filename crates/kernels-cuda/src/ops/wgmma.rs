@@ -13,7 +13,7 @@ use super::round::{HalfType, half_type};
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::image::Image;
-use crate::{Buffer, Error, Matrix, Rows};
+use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.br");
 const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.br");
@@ -30,17 +30,28 @@ const THREADS: u32 = 384;
 const SHARED_BYTES: u32 = 20 * 8192 + 16 * 10;
 /// Columns of a span: rows are filled up to a multiple of them with zeros.
 const SPAN: usize = 128;
+/// Columns of a stage, of which a row has neighbouring bytes.
+#[cfg(test)]
+const STAGE: usize = 64;
 /// Rows and columns of a block of the kernels that group rows, and its warps.
 const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
 const GROUP_WARPS: u32 = 8;
 /// Blocks that keep a large card's processors busy: tiles are the larger ones where there are this many.
 const MIN_BLOCKS: usize = 108;
 
+/// The kernels of a type, by [`X_ROWS`].
+#[derive(Debug)]
+struct OfType<D: Device> {
+    plain: [D::Function; X_ROWS.len()],
+    /// With a gate in the end; none for F16, whose results would have a scale for each row.
+    gated: Option<[D::Function; X_ROWS.len()]>,
+}
+
 /// The kernels, loaded on a card of compute capability 9.0.
 #[derive(Debug)]
 pub struct WgmmaKernels<D: Device> {
     group: GroupKernels<D>,
-    by_type: [[D::Function; X_ROWS.len()]; TYPES.len()],
+    by_type: [OfType<D>; TYPES.len()],
 }
 
 /// The kernels that pack activations in the order of the products, which any device runs.
@@ -91,12 +102,17 @@ impl<D: Device> WgmmaKernels<D> {
         let image = Image::load(device, "wgmma", IMAGE)?;
         let of_type = |ty: BlockType| {
             let name = ty.name().to_lowercase();
-            image.functions(X_ROWS, |rows| format!("matmul_wgmma_{name}_{rows}"))
+            let of = |what| image.functions(X_ROWS, |rows| format!("{what}_wgmma_{name}_{rows}"));
+            let has_gate = half_type(ty) == Some(HalfType::BF16);
+            let gated = has_gate.then(|| of("gated")).transpose()?;
+            Ok(OfType { plain: of("matmul")?, gated })
         };
-        let by_type: Result<Vec<_>, _> = TYPES.into_iter().map(of_type).collect();
+        let by_type: Result<Vec<_>, Error> = TYPES.into_iter().map(of_type).collect();
         let by_type = by_type?;
-        for function in by_type.iter().flatten() {
-            device.allow_shared(function, SHARED_BYTES)?;
+        for OfType { plain, gated } in &by_type {
+            for function in plain.iter().chain(gated.iter().flatten()) {
+                device.allow_shared(function, SHARED_BYTES)?;
+            }
         }
         let Ok(by_type) = by_type.try_into() else { unreachable!("one for each type") };
         Ok(Self { group: GroupKernels::load(device)?, by_type })
@@ -200,7 +216,6 @@ impl<D: Device> Grouped<'_, D> {
     /// Waits for the rows, with the zeros behind them: by stages.
     #[cfg(test)]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
-        const STAGE: usize = 64;
         let of_stage = |stage: usize| {
             let mut values = vec![0; self.n_rows * STAGE];
             let at = stage * self.room.max_rows * STAGE * 2;
@@ -284,13 +299,7 @@ fn launch<D: Device>(
 ) -> Result<(), Error> {
     let LinearGrouped { matrix, x, bias, residual, out } = linear;
     let (n_batch, n_rows) = (x.n_rows, matrix.n_rows());
-    let Some(ty) = TYPES.iter().position(|&ty| ty == matrix.ty()) else {
-        panic!("no kernel for weights of {}", matrix.ty())
-    };
-    assert_eq!(half_type(matrix.ty()), Some(x.ty), "weights of {}", matrix.ty());
-    assert_eq!(x.n_cols, matrix.n_cols(), "columns of x");
-    x.check(kernels);
-    kernels.check("the matrix", matrix.buffer(), 0);
+    let of_type = wgmma.of(kernels, matrix, x);
     out.check(kernels, "out", n_batch, n_rows);
     if let Some(bias) = bias {
         bias.check(kernels, "bias", 1, n_rows);
@@ -317,12 +326,111 @@ fn launch<D: Device>(
         Argument::I32(matrix.n_cols() as i32),
         Argument::I32(n_batch as i32),
     ];
-    let n_tiles = n_rows.div_ceil(W_ROWS);
-    assert!(n_tiles <= 65535, "{n_tiles} tiles of weights");
-    let grid = [n_batch.div_ceil(X_ROWS[tile]) as u32, n_tiles as u32, 1];
-    let (function, block) = (&wgmma.by_type[ty][tile], [THREADS, 1]);
+    let (function, grid) = (&of_type.plain[tile], grid(n_rows.div_ceil(W_ROWS), n_batch, tile));
+    let block = [THREADS, 1];
     // SAFETY: the arguments are those of `matmul_wgmma_*` in order, and so is the shared memory. The room has whole tiles of rows and whole spans of
     // columns, and otherwise as in `matvec`.
+    unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
+}
+
+fn grid(n_tiles: usize, n_batch: usize, tile: usize) -> [u32; 3] {
+    assert!(n_tiles <= 65535, "{n_tiles} tiles of weights");
+    [n_batch.div_ceil(X_ROWS[tile]) as u32, n_tiles as u32, 1]
+}
+
+impl<D: Device> WgmmaKernels<D> {
+    /// The kernels for a matrix, whose shape and type are asserted to fit those of activations.
+    fn of(&self, kernels: &Kernels<D>, matrix: &Matrix<D>, x: &Grouped<'_, D>) -> &OfType<D> {
+        let ty = matrix.ty();
+        let Some(idx) = TYPES.iter().position(|&of| of == ty) else {
+            panic!("no kernel for weights of {ty}")
+        };
+        assert_eq!(half_type(ty), Some(x.ty), "weights of {ty}");
+        assert_eq!(x.n_cols, matrix.n_cols(), "columns of x");
+        x.check(kernels);
+        kernels.check("the matrix", matrix.buffer(), 0);
+        &self.by_type[idx]
+    }
+}
+
+/// `to = act(gate * x) * (up * x)`, row by row, each product with its part of the bias.
+#[derive(Debug)]
+pub struct GatedGrouped<'a, D: Device> {
+    /// The rows of the gate, then those of what it lets through, as many, `[2 * n_rows, n_cols]`; not F16.
+    pub matrix: &'a Matrix<D>,
+    /// Whether the gate's rows are the last ones instead.
+    pub up_first: bool,
+    /// Added to the products with the matrix, `[1, 2 * n_rows]`.
+    pub bias: Option<Rows<'a, D>>,
+    /// Activations in BF16, `[n_batch, n_cols]`.
+    pub x: Grouped<'a, D>,
+    /// The gate's activation.
+    pub act: Activation,
+    /// The result in BF16, `[n_batch, n_rows]`, in another room than `x`.
+    pub to: Grouped<'a, D>,
+}
+
+/// Queues a gated product of prefill rows in one launch, with the bits of [`matmul_wgmma`] and
+/// [`quantize_activated`](crate::quantize_activated) after it.
+///
+/// # Errors
+/// What the driver reports.
+///
+/// # Panics
+/// If shapes, types or devices do not fit, there is no kernel for the matrix's type, or both rooms are one.
+pub fn gated_wgmma<D: Device>(
+    kernels: &Kernels<D>,
+    wgmma: &WgmmaKernels<D>,
+    stream: &D::Stream,
+    gated: &GatedGrouped<'_, D>,
+) -> Result<(), Error> {
+    let tile = tile(gated.matrix.n_rows(), gated.x.n_rows);
+    launch_gated(kernels, wgmma, stream, gated, tile)
+}
+
+/// The same with a choice of the kernel.
+fn launch_gated<D: Device>(
+    kernels: &Kernels<D>,
+    wgmma: &WgmmaKernels<D>,
+    stream: &D::Stream,
+    gated: &GatedGrouped<'_, D>,
+    tile: usize,
+) -> Result<(), Error> {
+    let GatedGrouped { matrix, up_first, bias, x, act, to } = gated;
+    let (n_batch, n_rows) = (x.n_rows, to.n_cols);
+    let Some(functions) = &wgmma.of(kernels, matrix, x).gated else {
+        panic!("no gated products with weights of {}", matrix.ty())
+    };
+    assert_eq!(matrix.n_rows(), 2 * n_rows, "rows of a gate and of what it lets through");
+    assert_eq!((to.ty, to.n_rows), (x.ty, n_batch), "the results");
+    assert!(!std::ptr::eq(to.room, x.room), "the activations are where the results go");
+    to.check(kernels);
+    if let Some(bias) = bias {
+        bias.check(kernels, "bias", 1, 2 * n_rows);
+    }
+    let act = Activation::ALL.iter().position(|of| of == act);
+    let [main, high, head] = matrix.planes();
+    let ([values, room_rows, _], [to_values, to_rows, _]) = (x.arguments(), to.arguments());
+    let arguments = [
+        main,
+        high,
+        head,
+        values,
+        room_rows,
+        optional(*bias)[0],
+        Argument::I32(i32::from(*up_first)),
+        Argument::I32(act.expect("it is one of all") as i32),
+        to_values,
+        to_rows,
+        Argument::I32(n_rows as i32),
+        Argument::I32(matrix.n_cols() as i32),
+        Argument::I32(n_batch as i32),
+    ];
+    // Both halves of a tile are of the same results; two tiles have a span of them.
+    let grid = grid(2 * n_rows.div_ceil(SPAN), n_batch, tile);
+    let (function, block) = (&functions[tile], [THREADS, 1]);
+    // SAFETY: the arguments are those of `gated_wgmma_*` in order, and otherwise as in `launch`; the room of the results has
+    // whole spans of columns, too.
     unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
@@ -336,10 +444,7 @@ fn tile(n_rows: usize, n_batch: usize) -> usize {
 mod tests {
     use super::*;
     use crate::testing::{Random, TestDevice, halved, is_card, kernels, on_device, read, weights};
-    use crate::{HalfRows, LinearHalf, matmul_half, round_rows};
-
-    /// Columns of a stage, of which a row has neighbouring bytes.
-    const STAGE: usize = 64;
+    use crate::{HalfRows, LinearHalf, ProductRows, matmul_half, quantize_activated, round_rows};
 
     #[test]
     fn rows_are_rounded_in_the_order_of_the_products() {
@@ -429,6 +534,54 @@ mod tests {
                 let (n_rows, n_cols, n_batch) = (24000, cols[1], 130);
                 let tile = super::tile(n_rows, n_batch);
                 check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });
+            }
+        }
+    }
+
+    #[test]
+    fn gated_products_are_those_of_single_launches() {
+        let (kernels, stream) = kernels();
+        let device = kernels.device();
+        let wgmma = match WgmmaKernels::load(&**device) {
+            Ok(wgmma) => wgmma,
+            Err(error) if is_card() => return println!("skipped: {error}"),
+            Err(error) => panic!("{error}"),
+        };
+        let types = TYPES.into_iter().filter(|&ty| half_type(ty) == Some(HalfType::BF16));
+        for (i, ty) in types.enumerate() {
+            for tile in 0..X_ROWS.len() {
+                // Parts of a tile, and of a span of results; or several of both.
+                let (n_rows, n_batch) = [(32, 3), (160, 131)][(i + tile) % 2];
+                let (n_cols, up_first) = (256, i % 2 == 1);
+                let mut random = Random(21);
+                let (bytes, _) = weights(ty, 2 * n_rows, n_cols, &mut random);
+                let matrix =
+                    Matrix::upload(device, &stream, "w", ty, 2 * n_rows, n_cols, &bytes).unwrap();
+                let x = random.floats(n_batch * n_cols);
+                let bias = random.floats(2 * n_rows);
+                let [x, bias] = [&x, &bias].map(|of| on_device(device, &stream, of));
+                let bias = (i < 2).then(|| Rows::vector(&bias, 2 * n_rows));
+                let room = GroupedRows::new(device, n_batch, n_cols).unwrap();
+                let of_x = room.rows(HalfType::BF16, n_batch, n_cols);
+                let x = Rows::new(&x, 0, n_batch, n_cols, n_cols);
+                group_rows(&kernels, &wgmma, &stream, x, of_x).unwrap();
+
+                let rooms = [0, 1].map(|_| GroupedRows::new(device, n_batch, n_rows).unwrap());
+                let to = |i: usize| rooms[i].rows(HalfType::BF16, n_batch, n_rows);
+                let both = on_device(device, &stream, &vec![0.0f32; n_batch * 2 * n_rows]);
+                let half = |first| Rows::new(&both, first, n_batch, n_rows, 2 * n_rows);
+                let out = Rows::new(&both, 0, n_batch, 2 * n_rows, 2 * n_rows);
+                let linear = LinearGrouped { matrix: &matrix, x: of_x, bias, residual: None, out };
+                launch(&kernels, &wgmma, &stream, &linear, tile).unwrap();
+                let (gate, up) = if up_first { (n_rows, 0) } else { (0, n_rows) };
+                let (gate, up, act) = (half(gate), Some(half(up)), Activation::Silu);
+                let expected = ProductRows::Grouped(to(0));
+                quantize_activated(&kernels, &stream, act, gate, up, None, expected).unwrap();
+
+                let gated =
+                    GatedGrouped { matrix: &matrix, up_first, bias, x: of_x, act, to: to(1) };
+                launch_gated(&kernels, &wgmma, &stream, &gated, tile).unwrap();
+                assert_eq!(to(1).read(&stream), to(0).read(&stream), "{ty} {n_rows} by {n_batch}");
             }
         }
     }

@@ -54,20 +54,52 @@ pub(super) enum Rounded {
     Too,
     /// To the product after it in BF16 alone.
     Only,
+    /// Those of a product, gated as the step after it says, to the product after that alone.
+    Gates {
+        /// Whether the gate is the second half.
+        up_first: bool,
+    },
 }
 
-/// Where the prefill rows of each step of a plan go; `takes_bf16` tells of a linear step whether all its products take them in one
+impl Rounded {
+    /// Whether the product after the step finds them in BF16.
+    pub(super) fn is_for_product(self) -> bool {
+        matches!(self, Self::Too | Self::Only)
+    }
+}
+
+/// How the products of a linear step take prefill rows in BF16.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct InBf16 {
+    /// Whether in the order of groups of warps.
+    pub(super) is_grouped: bool,
+    /// Products.
+    pub(super) n: usize,
+}
+
+/// Where the prefill rows of each step of a plan go; `in_bf16` tells of a linear step how all its products take them, if it is in one
 /// form of BF16.
-pub(super) fn find_rounded(plan: &Plan, takes_bf16: impl Fn(usize) -> bool) -> Vec<Rounded> {
+pub(super) fn find_rounded(plan: &Plan, in_bf16: impl Fn(usize) -> Option<InBf16>) -> Vec<Rounded> {
     let mut rounded = vec![Rounded::No; plan.steps.len()];
     for idx in 1..plan.steps.len() {
         let (step, linear) = (&plan.steps[idx - 1], &plan.steps[idx]);
-        if matches!(step.op, Op::Attention(_)) || !quantizes(step, linear) || !takes_bf16(idx) {
+        if matches!(step.op, Op::Attention(_)) || !quantizes(step, linear) || in_bf16(idx).is_none()
+        {
             continue;
         }
         let is_residual = linear.inputs[1..].contains(&step.output);
         let is_read = is_residual || is_read_after(plan, idx, &step.output);
         rounded[idx - 1] = if is_read { Rounded::Too } else { Rounded::Only };
+        // The product in front of a gated activation.
+        let gate = idx.checked_sub(2).filter(|_| !is_read);
+        let is_grouped = |of: usize| in_bf16(of).filter(|of| of.is_grouped);
+        if let Some(gate) = gate
+            && is_grouped(idx).is_some()
+            && is_grouped(gate).is_some_and(|of| of.n == 1)
+            && let Some(up_first) = gates(plan, gate)
+        {
+            rounded[gate] = Rounded::Gates { up_first };
+        }
     }
     rounded
 }
@@ -414,9 +446,10 @@ mod tests {
             steps.extend(then.map(|place| step(Op::Add, &[out, place], out)));
             plan(steps)
         };
-        let find = |plan: &Plan| find_rounded(plan, |idx| idx == 1)[0];
+        let in_bf16 = |is_grouped| Some(InBf16 { is_grouped, n: 1 });
+        let find = |plan: &Plan| find_rounded(plan, |idx| in_bf16(true).filter(|_| idx == 1))[0];
         assert_eq!(find(&of(&[h], None)), Rounded::Only);
-        assert_eq!(find_rounded(&of(&[h], None), |_| false), [Rounded::No; 2]);
+        assert_eq!(find_rounded(&of(&[h], None), |_| None), [Rounded::No; 2]);
         // Where it is the residual of that product, and where a later step reads it.
         assert_eq!(find(&of(&[h, h], None)), Rounded::Too);
         assert_eq!(find(&of(&[h], Some(h))), Rounded::Too);
@@ -427,6 +460,33 @@ mod tests {
         let draft = DraftPlan { first: 2, hidden: h, input: x, logits: out, next: out };
         plan.draft = Some(draft);
         assert_eq!(find(&plan), Rounded::Too);
+    }
+
+    #[test]
+    fn products_of_groups_of_warps_gate_prefill_rows() {
+        let (x, both, h) = (place(0, 64, 64), place(512, 128, 128), place(2048, 64, 64));
+        let [first, second] = [512, 576].map(|at| place(at, 128, 64));
+        let of = |gate: Place, up: Place| {
+            plan(vec![
+                step(linear(), &[x], both),
+                step(Op::GatedAct(Activation::Silu), &[gate, up], h),
+                step(linear(), &[h], place(1024, 64, 64)),
+            ])
+        };
+        let find = |plan: &Plan, of_gate: InBf16, of_next: bool| {
+            let next = InBf16 { is_grouped: of_next, n: 1 };
+            find_rounded(plan, |idx| Some(if idx == 0 { of_gate } else { next }))
+        };
+        let one = InBf16 { is_grouped: true, n: 1 };
+        for (plan, up_first) in [(of(first, second), false), (of(second, first), true)] {
+            let expected = [Rounded::Gates { up_first }, Rounded::Only, Rounded::No];
+            assert_eq!(find(&plan, one, true), expected);
+            // Where either product takes rows in another order, and where there are two of them.
+            let apart = [Rounded::No, Rounded::Only, Rounded::No];
+            assert_eq!(find(&plan, one, false), apart);
+            assert_eq!(find(&plan, InBf16 { is_grouped: false, n: 1 }, true), apart);
+            assert_eq!(find(&plan, InBf16 { is_grouped: true, n: 2 }, true), apart);
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! for and the weights' type has them. Sums are F32. F32 weights, the experts of other decode rows and
 //! F32 arithmetic stay in F32.
 
-use super::fused::{Fused, Rounded};
+use super::fused::{Fused, FusedSteps, Rounded};
 use super::steps::{Launcher, Role, activation};
 use crate::backend::gpu::weights::matrix_type;
 use crate::backend::{Arithmetic, ExecutableOptions};
@@ -13,9 +13,10 @@ use crate::graph::plan::{Plan, Step};
 use crate::graph::weights::Weights;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
-    Device, Driver, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Halves,
-    Linear, LinearGrouped, LinearHalf, LinearQuantized, MAX_GATED_ROWS, MAX_PARTS, Matrix,
-    ProductRows, QuantType, Quantized, QuantizedRows, Rows, WgmmaKernels, half_type,
+    Device, Driver, Error, GatedGrouped, GatedQuantized, GatedRows, Grouped, GroupedRows, HalfRows,
+    HalfType, Halves, Linear, LinearGrouped, LinearHalf, LinearQuantized, MAX_GATED_ROWS,
+    MAX_PARTS, Matrix, ProductRows, QuantType, Quantized, QuantizedRows, Rows, WgmmaKernels,
+    half_type,
 };
 use realizar_quant::BlockType;
 use std::sync::Arc;
@@ -82,6 +83,8 @@ pub(super) struct ProductRoom {
     halves: Option<Shape>,
     /// In half precision for groups of warps; none when no product takes them.
     grouped: Option<Shape>,
+    /// The same of gated results; none when no product makes them.
+    gated_groups: Option<Shape>,
     /// Columns of quantized results of gated products; none when no product makes them.
     gated: Option<usize>,
 }
@@ -99,14 +102,17 @@ fn types<'a>(step: &'a Step, weights: &'a Weights) -> impl Iterator<Item = Block
 impl ProductRoom {
     pub(super) fn new(
         plan: &Plan,
-        fused: &[Fused],
+        fused: &FusedSteps,
         weights: &Weights,
         options: &ExecutableOptions,
         Choices { has_wgmma, decode }: Choices,
     ) -> Self {
-        let gated = fused.windows(2).zip(&plan.steps[1..]).filter_map(|(fused, step)| {
-            let is_gated = matches!(fused, [Fused::Gates { .. }, Fused::Quantizes]);
-            is_gated.then_some(step.output.width)
+        let widths = || plan.steps[1..].iter().map(|step| step.output.width);
+        let gated = fused.steps.windows(2).zip(widths()).filter_map(|(fused, width)| {
+            matches!(fused, [Fused::Gates { .. }, Fused::Quantizes]).then_some(width)
+        });
+        let gated_prompts = fused.rounded.iter().zip(widths()).filter_map(|(rounded, width)| {
+            matches!(rounded, Rounded::Gates { .. }).then_some(width)
         });
         let is_linear = |step: &Step| matches!(step.op, Op::Linear { .. });
         let widest_of = |is_one: &dyn Fn(&Step) -> bool, is_form: &dyn Fn(Form) -> bool| {
@@ -140,6 +146,7 @@ impl ProductRoom {
             of_experts,
             halves: halves.into_iter().chain(parts).reduce(both),
             grouped: widest(&|form| matches!(form, Form::Wgmma(_))),
+            gated_groups: gated_prompts.max().map(|width| (plan.limits.tokens, width)),
             gated: gated.max(),
         }
     }
@@ -154,6 +161,7 @@ impl ProductRoom {
             + self.of_experts.map_or(0, quantized(QuantType::Int8))
             + self.halves.map_or(0, halves)
             + self.grouped.map_or(0, grouped)
+            + self.gated_groups.map_or(0, grouped)
             + gated
     }
 }
@@ -166,6 +174,7 @@ pub(super) struct Products<D: Device> {
     halves: Option<HalfRows<D>>,
     /// With the kernels that take them.
     grouped: Option<(Arc<WgmmaKernels<D>>, GroupedRows<D>)>,
+    gated_groups: Option<GroupedRows<D>>,
     gated: Option<GatedRows<D>>,
 }
 
@@ -180,15 +189,16 @@ impl<D: Device> Products<D> {
             room.map(|(rows, cols)| QuantizedRows::new(device, ty, rows, cols)).transpose()
         };
         let halves = room.halves.map(|(rows, cols)| HalfRows::new(device, rows, cols));
-        let grouped = wgmma.zip(room.grouped).map(|(wgmma, (rows, cols))| {
-            Ok((Arc::clone(wgmma), GroupedRows::new(device, rows, cols)?))
-        });
+        let groups = |(rows, cols)| GroupedRows::new(device, rows, cols);
+        let grouped =
+            wgmma.zip(room.grouped).map(|(wgmma, shape)| Ok((Arc::clone(wgmma), groups(shape)?)));
         let gated = room.gated.map(|cols| GatedRows::new(device, stream, room.decode, cols));
         Ok(Self {
             quantized: quantized(room.decode, room.quantized)?,
             of_experts: quantized(QuantType::Int8, room.of_experts)?,
             halves: halves.transpose()?,
             grouped: grouped.transpose()?,
+            gated_groups: room.gated_groups.map(groups).transpose()?,
             gated: gated.transpose()?,
         })
     }
@@ -260,6 +270,9 @@ impl<'a, D: Device> Launcher<'a, D> {
         x: &Rows<'_, D>,
     ) -> ProductRows<'a, D> {
         let (matrix, _) = self.weights.linear(idx).next().expect("a linear step has a matrix");
+        if idx > 0 && self.is_prompt_gated(idx - 1) {
+            return ProductRows::Grouped(self.gated_groups(x.n_rows(), x.n_cols()));
+        }
         let wgmma = self.products.grouped.as_ref();
         match (self.prompt_form(matrix.ty()), wgmma) {
             (Form::Wgmma(ty), Some((_, room))) => {
@@ -268,6 +281,52 @@ impl<'a, D: Device> Launcher<'a, D> {
             (Form::Half(ty), _) => ProductRows::Halves(self.products.halves(ty, first, x)),
             (form, _) => unreachable!("prefill rows in the form {form:?}"),
         }
+    }
+
+    /// Whether the product before step `idx` makes its prefill rows.
+    pub(super) fn is_prompt_gated(&self, idx: usize) -> bool {
+        idx > 0 && matches!(self.fused.rounded[idx - 1], Rounded::Gates { .. })
+    }
+
+    /// Room for gated results of prefill rows.
+    fn gated_groups(&self, n_rows: usize, n_cols: usize) -> Grouped<'a, D> {
+        let room = self.products.gated_groups.as_ref().expect("there is room for gated results");
+        room.rows(HalfType::BF16, n_rows, n_cols)
+    }
+
+    /// Products of the prefill rows with the matrix of a step, and the gated activation after it, for the product after that.
+    pub(super) fn gated_prompt(
+        &self,
+        (idx, step): (usize, &Step),
+        up_first: bool,
+    ) -> Result<(), Error> {
+        let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
+        let rows = self.of_role(step.output.rows, Role::Prompt);
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let Op::GatedAct(act) = &next.op else { unreachable!("a gated activation") };
+        let (wgmma, room) = self.products.grouped.as_ref().expect("there is room for them");
+        let x = self.rows(&step.inputs[0], rows);
+        let of_x = room.rows(HalfType::BF16, x.n_rows(), x.n_cols());
+        if idx == 0 || !self.fused.rounded[idx - 1].is_for_product() {
+            kernels::group_rows(kernels, wgmma, stream, x, of_x)?;
+        }
+        let (matrix, bias) = self.one_matrix(idx);
+        let to = self.gated_groups(x.n_rows(), next.output.width);
+        let act = activation(*act);
+        let gated = GatedGrouped { matrix, up_first, bias, x: of_x, act, to };
+        kernels::gated_wgmma(kernels, wgmma, stream, &gated)
+    }
+
+    /// The matrix of a linear step that has one, and its bias.
+    fn one_matrix(&self, idx: usize) -> (&'a Matrix<D>, Option<Rows<'a, D>>) {
+        let mut matrices = self.weights.linear(idx);
+        let (Some((matrix, bias)), None) = (matrices.next(), matrices.next()) else {
+            unreachable!("gate and what it lets through are one matrix");
+        };
+        let to_bias = |at| Rows::vector_at(&self.weights.vectors, at as usize, matrix.n_rows());
+        (matrix, bias.map(to_bias))
     }
 
     /// The form of the products of prefill rows with a matrix of a type.
@@ -292,15 +351,11 @@ impl<'a, D: Device> Launcher<'a, D> {
                 to
             }
         };
-        let mut matrices = self.weights.linear(idx);
-        let (Some((matrix, bias)), None) = (matrices.next(), matrices.next()) else {
-            unreachable!("gate and what it lets through are one matrix");
-        };
-        let to_bias = |at| Rows::vector_at(&self.weights.vectors, at as usize, matrix.n_rows());
+        let (matrix, bias) = self.one_matrix(idx);
         let gated = GatedQuantized {
             matrix,
             up_first,
-            bias: bias.map(to_bias),
+            bias,
             x: quantized,
             act: activation(*act),
             out: self.rows(&next.output, rows),
@@ -340,7 +395,7 @@ impl<'a, D: Device> Launcher<'a, D> {
             linear_form(self.arithmetic, wgmma.is_some(), role, part.matrix.ty())
         };
         let (mut rounded, mut grouped, mut in_parts) = (None, None, None);
-        if role == Role::Prompt && idx > 0 && self.fused.rounded[idx - 1] != Rounded::No {
+        if role == Role::Prompt && idx > 0 && self.fused.rounded[idx - 1].is_for_product() {
             match self.rounded_for(idx, first_row, &x) {
                 ProductRows::Halves(to) => rounded = Some((to.ty(), to)),
                 ProductRows::Grouped(to) => grouped = Some((to.ty(), to)),

@@ -1,7 +1,7 @@
 //! The memory that a plan takes on a device besides its weights: computed before it is loaded, and allocated when it is.
 
 use super::experts::PairRoom;
-use super::fused::{self, FusedSteps};
+use super::fused::{self, FusedSteps, InBf16};
 use super::products::{Choices, Form, ProductRoom, form, linear_form};
 use super::steps::Role;
 use super::words::{Lists, Places};
@@ -122,13 +122,16 @@ impl Room {
             _ => 0,
         });
         let rounded = fused::find_rounded(plan, |idx| {
+            let Op::Linear { .. } = &plan.steps[idx].op else { return None };
             let form = |ty| linear_form(options.arithmetic, choices.has_wgmma, Role::Prompt, ty);
             let mut forms = layout.linear(idx, weights).map(|(ty, ..)| form(ty));
-            let first = forms.next();
-            let is_bf16 =
-                matches!(first, Some(Form::Half(of) | Form::Wgmma(of)) if of == HalfType::BF16);
-            is_bf16 && forms.all(|form| Some(form) == first)
+            let first = forms.next()?;
+            let is_grouped = first == Form::Wgmma(HalfType::BF16);
+            let is_bf16 = is_grouped || first == Form::Half(HalfType::BF16);
+            let n = forms.try_fold(1, |n, form| (form == first).then_some(n + 1))?;
+            is_bf16.then_some(InBf16 { is_grouped, n })
         });
+        let fused = FusedSteps { steps, rounded };
         let states = recurrent::n_bytes(plan, options);
         let pool = |(layout, n_pages): &(KvLayout, usize)| {
             kv_spec(layout, *n_pages).n_bytes().saturating_mul(layout.spec().n_layers)
@@ -138,8 +141,8 @@ impl Room {
             n_values: plan.arena_len,
             n_outputs: max_output(plan),
             scratch,
-            products: ProductRoom::new(plan, &steps, weights, options, choices),
-            fused: FusedSteps { steps, rounded },
+            products: ProductRoom::new(plan, &fused, weights, options, choices),
+            fused,
             pairs: PairRoom::new(plan),
             exchange: exchanged(plan).map(|n_values| (n_ranks, n_values)),
             list_rows: shortlists::n_rows(plan, options),

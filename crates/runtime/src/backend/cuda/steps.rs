@@ -142,7 +142,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         // Attention has launches of its own for decode rows, which quantize.
         let is_quantized =
             self.fused.steps[idx].quantizes() && !matches!(step.op, Op::Attention(_));
-        let is_rounded = self.fused.rounded[idx] != Rounded::No;
+        let is_rounded = self.fused.rounded[idx].is_for_product();
         if !is_made && !is_quantized && !is_rounded {
             return self.plain(idx, step, all);
         }
@@ -153,7 +153,9 @@ impl<'a, D: Device> Launcher<'a, D> {
         } else if !is_made {
             self.plain(idx, step, generated)?;
         }
-        if is_rounded {
+        if self.is_prompt_gated(idx) {
+            Ok(())
+        } else if is_rounded {
             self.for_product(idx, step, Role::Prompt, prompt)
         } else {
             self.plain(idx, step, prompt)
@@ -242,7 +244,10 @@ impl<'a, D: Device> Launcher<'a, D> {
                 assert_eq!(*prologue, Prologue::None, "the backend asks for no prologues");
                 // Prefill rows are first: what the step before has left for them lies where parts of decode rows go, and what is
                 // gated may lie where they are, which nothing else reads.
-                self.linear((idx, step), Role::Prompt, *residual)?;
+                match self.fused.rounded[idx] {
+                    Rounded::Gates { up_first } => self.gated_prompt((idx, step), up_first)?,
+                    _ => self.linear((idx, step), Role::Prompt, *residual)?,
+                }
                 match self.fused.steps[idx] {
                     Fused::Gates { up_first } if self.gates(idx) => {
                         self.gated((idx, step), up_first)
