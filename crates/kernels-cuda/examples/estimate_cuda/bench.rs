@@ -1,130 +1,25 @@
-//! Prints what the kernels of decode steps and prompts move and compute, counted on the interpreter of PTX, and the
-//! time that a card's limits would leave for that: the page `docs/cuda-estimates.md`. Nothing of it is measured on a
-//! card.
-//!
-//! Work is counted at the widths of a model for a part of a matrix's rows and of a prompt's, and carried on along
-//! straight lines through two sizes of each.
+//! The launches of a step, counted on the interpreter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, DecodeAttention, Device,
-    Elementwise, Error, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType, Interpreter,
-    Kernels, KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized, List,
-    MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, ProductRows, QuantType, QuantizedRows,
-    RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode, attention_prefill,
-    elementwise, gated_quantized, group_rows, half_type, is_worth_splitting, matmul_half,
-    matmul_wgmma, matvec_parts, matvec_quantized, norm, quantize, quantize_activated,
-    quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
+    Elementwise, Error, GatedGrouped, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType,
+    Interpreter, Kernels, KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized,
+    List, MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, ProductRows, QuantType,
+    QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode,
+    attention_prefill, elementwise, gated_quantized, gated_wgmma, group_rows, half_type,
+    is_worth_splitting, matmul_half, matmul_wgmma, matvec_parts, matvec_quantized, norm, quantize,
+    quantize_activated, quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
 
-/// A card's limits.
-struct Card {
-    name: &'static str,
-    /// Bytes a second of a large copy, reads and writes together.
-    bandwidth: f64,
-    /// Operations a second: floats, `dp4a`, tensor cores in half precision, tensor cores of 8-bit integers; and
-    /// instructions of warps.
-    rates: [f64; 5],
-}
-
-/// Multiprocessors times cycles a second.
-const CYCLES: f64 = 132.0 * 1.755e9;
-/// Published for both cards: 128 floats and 64 `dp4a` a cycle and multiprocessor, the tensor cores without sparsity,
-/// and four instructions of warps.
-const RATES: [f64; 5] = [CYCLES * 128.0 * 2.0, CYCLES * 64.0 * 8.0, 989e12, 1979e12, CYCLES * 4.0];
-const CARDS: [Card; 2] = [
-    Card { name: "H100", bandwidth: 3.35e12 * 0.8, rates: RATES },
-    Card { name: "H200", bandwidth: 4.3e12, rates: RATES },
-];
-/// Seconds that a launch in a graph takes by itself.
-const LAUNCH: f64 = 1.3e-6;
-
-/// The shape of a dense model.
-struct Shape {
-    name: &'static str,
-    dim: usize,
-    hidden_dim: usize,
-    n_layers: usize,
-    n_heads: usize,
-    n_kv_heads: usize,
-    head_dim: usize,
-    vocab_size: usize,
-    /// Sequences that generate together.
-    batches: &'static [usize],
-}
-
-const SHAPES: [Shape; 2] = [
-    Shape {
-        name: "1B",
-        dim: 2048,
-        hidden_dim: 8192,
-        n_layers: 16,
-        n_heads: 32,
-        n_kv_heads: 8,
-        head_dim: 64,
-        vocab_size: 128_256,
-        batches: &[1],
-    },
-    Shape {
-        name: "8B",
-        dim: 4096,
-        hidden_dim: 14_336,
-        n_layers: 32,
-        n_heads: 32,
-        n_kv_heads: 8,
-        head_dim: 128,
-        vocab_size: 128_256,
-        batches: &[1, 8, 32, 128],
-    },
-];
-
-/// The types of a file's weights: most of them, values and down projections of every second layer, and the head.
-const FILES: [(&str, [BlockType; 3]); 3] = [
-    ("Q4_K_M", [BlockType::Q4_K, BlockType::Q6_K, BlockType::Q6_K]),
-    ("Q8_0", [BlockType::Q8_0; 3]),
-    ("BF16", [BlockType::BF16; 3]),
-];
-
-/// Positions in front of a decode row alone, and of several.
-const CONTEXTS: [usize; 2] = [4096, 512];
-/// Rows of a prompt.
-const PROMPT: usize = 512;
-/// Rows of matrices and prompts that are counted.
-const SAMPLES: [usize; 2] = [128, 256];
-const PAGE_LEN: usize = 32;
-
-/// What a step is of.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum StepOf {
-    /// As many decode rows, each of a sequence, and what they are quantized to for products with levels.
-    Tokens(usize, QuantType),
-    /// A prompt, by `mma.sync` or by `wgmma`.
-    Prompt { wgmma: bool },
-}
-
-impl StepOf {
-    fn n_rows(self) -> usize {
-        match self {
-            Self::Tokens(n_rows, _) => n_rows,
-            Self::Prompt { .. } => PROMPT,
-        }
-    }
-
-    /// Positions of a sequence behind the step.
-    fn kv_len(self) -> usize {
-        match self {
-            Self::Tokens(n_rows, _) => CONTEXTS[usize::from(n_rows > 1)] + 1,
-            Self::Prompt { .. } => PROMPT,
-        }
-    }
-}
+use crate::{PAGE_LEN, PROMPT, SAMPLES, Shape, StepOf};
 
 /// What a kernel does in a step: launches, bytes from and to memory, operations as in [`Card::rates`].
-type Work = BTreeMap<String, [f64; 8]>;
+pub(crate) type Work = BTreeMap<String, [f64; 8]>;
 
 fn work(counts: &[Counts]) -> Work {
     let mut work = Work::new();
@@ -163,7 +58,7 @@ fn merged(parts: &[(BlockType, usize)]) -> Vec<(BlockType, usize)> {
     parts.chunk_by(|a, b| a.0 == b.0).map(of_run).collect()
 }
 
-struct Bench {
+pub(crate) struct Bench {
     device: Arc<Interpreter>,
     kernels: Kernels<Interpreter>,
     wgmma: WgmmaKernels<Interpreter>,
@@ -171,7 +66,7 @@ struct Bench {
 }
 
 impl Bench {
-    fn new() -> Result<Self, Error> {
+    pub(crate) fn new() -> Result<Self, Error> {
         let device = Arc::new(Interpreter::new(Checks::FAST, usize::MAX));
         let (kernels, stream) = (Kernels::load(&device)?, device.stream()?);
         let wgmma = WgmmaKernels::load(&*device)?;
@@ -272,17 +167,18 @@ impl Bench {
         Ok(line(&of, n_rows))
     }
 
-    /// The product of a prompt with a matrix.
+    /// The product of a prompt with a matrix; by groups of warps also with the two halves of one, gated.
     fn prompt_product(
         &self,
         ty: BlockType,
         (n_rows, n_cols): (usize, usize),
-        by_wgmma: bool,
+        (by_wgmma, gates): (bool, bool),
     ) -> Result<Work, Error> {
         let mut by_rows = Vec::new();
         for sample in SAMPLES {
             let mut by_tokens = Vec::new();
-            let matrix = Matrix::new(&self.device, "weights", ty, sample, n_cols)?;
+            let of_matrix = if gates { 2 * sample } else { sample };
+            let matrix = Matrix::new(&self.device, "weights", ty, of_matrix, n_cols)?;
             for n_tokens in SAMPLES {
                 let (x, out) = (self.values(n_tokens * n_cols)?, self.values(n_tokens * sample)?);
                 let x = Rows::new(&x, 0, n_tokens, n_cols, n_cols);
@@ -293,6 +189,16 @@ impl Bench {
                     let room = GroupedRows::new(&self.device, n_tokens, n_cols)?;
                     let to = room.rows(half, n_tokens, n_cols);
                     group_rows(kernels, wgmma, stream, x, to)?;
+                    if gates {
+                        let room = GroupedRows::new(&self.device, n_tokens, sample)?;
+                        let (x, to) = (to, room.rows(half, n_tokens, sample));
+                        let (matrix, act) = (&matrix, Activation::Silu);
+                        let gated =
+                            GatedGrouped { matrix, up_first: false, bias: None, x, act, to };
+                        let product = || gated_wgmma(kernels, wgmma, stream, &gated);
+                        by_tokens.push(self.count(product)?);
+                        continue;
+                    }
                     let linear =
                         LinearGrouped { matrix: &matrix, x: to, bias: None, residual: None, out };
                     let product = || matmul_wgmma(kernels, wgmma, stream, &linear);
@@ -440,8 +346,9 @@ impl Bench {
                 None => split(q, q_cols)?,
             }
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
-            // The product of few decode rows gates and quantizes.
-            if is_quantized && n_rows <= MAX_GATED_ROWS {
+            // The product of few decode rows gates and quantizes, and that by groups of warps gates as well.
+            let is_gated = of == (StepOf::Prompt { wgmma: true });
+            if is_gated || is_quantized && n_rows <= MAX_GATED_ROWS {
                 return Ok(());
             }
             let act = Activation::Silu;
@@ -455,7 +362,12 @@ impl Bench {
     }
 
     /// A step with logits of each decode row, or of one row.
-    fn step(&self, shape: &Shape, types: [BlockType; 3], of: StepOf) -> Result<Work, Error> {
+    pub(crate) fn step(
+        &self,
+        shape: &Shape,
+        types: [BlockType; 3],
+        of: StepOf,
+    ) -> Result<Work, Error> {
         let &Shape { dim, hidden_dim, n_layers, n_heads, n_kv_heads, head_dim, .. } = shape;
         let [most, special, head] = types;
         let (q_rows, kv_rows) = (n_heads * head_dim, n_kv_heads * head_dim);
@@ -484,9 +396,11 @@ impl Bench {
                     add(&mut step, &product, n_layers as f64 / 2.0);
                     continue;
                 }
+                let wgmma = of == StepOf::Prompt { wgmma: true };
+                let gates = wgmma && parts == gate_up;
                 for &(ty, rows) in parts {
-                    let wgmma = of == StepOf::Prompt { wgmma: true };
-                    let product = self.prompt_product(ty, (rows, n_cols), wgmma)?;
+                    let rows = if gates { rows / 2 } else { rows };
+                    let product = self.prompt_product(ty, (rows, n_cols), (wgmma, gates))?;
                     add(&mut step, &product, n_layers as f64 / 2.0);
                 }
             }
@@ -498,99 +412,5 @@ impl Bench {
         let logits = self.decode_product(&[(head, shape.vocab_size)], dim, rows)?;
         add(&mut step, &logits, 1.0);
         Ok(step)
-    }
-}
-
-/// Seconds of a kernel's launches on a card, and which limit they meet.
-fn seconds(card: &Card, work: &[f64; 8]) -> (f64, &'static str) {
-    let [launches, read, written, ops @ ..] = *work;
-    let mut most = ((read + written) / card.bandwidth, "memory");
-    let names = ["floats", "dp4a", "tensor cores", "tensor cores, int8", "instructions"];
-    for ((n, rate), name) in ops.into_iter().zip(card.rates).zip(names) {
-        if n / rate > most.0 {
-            most = (n / rate, name);
-        }
-    }
-    (most.0 + launches * LAUNCH, most.1)
-}
-
-/// What stands in front of the tables.
-const HEAD: &str = include_str!("estimate_cuda.txt");
-
-fn run() -> Result<(), Error> {
-    let bench = Bench::new()?;
-    println!("{HEAD}");
-    let mut tables = String::new();
-    println!(
-        "| model | weights | step | launches | GB | H100, ms | H200, ms | H100, tokens/s | H200, tokens/s |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
-    for shape in &SHAPES {
-        for (file, types) in FILES {
-            let prompt = |wgmma| StepOf::Prompt { wgmma };
-            let has_levels = takes_quantized(types[0]);
-            let tokens = shape.batches.iter().flat_map(|&n| {
-                let bf16 = has_levels.then_some(StepOf::Tokens(n, QuantType::Bf16));
-                [StepOf::Tokens(n, QuantType::Int8)].into_iter().chain(bf16)
-            });
-            for of in tokens.chain([prompt(false), prompt(true)]) {
-                let step = bench.step(shape, types, of)?;
-                let (n_rows, after) = (of.n_rows(), of.kv_len() - 1);
-                let what = match of {
-                    StepOf::Tokens(n, quants) => {
-                        let many = if n > 1 { format!(" of {n} sequences") } else { String::new() };
-                        let by = if quants == QuantType::Bf16 { " in BF16" } else { "" };
-                        format!("a token{many}{by} after {after}")
-                    }
-                    StepOf::Prompt { wgmma: false } => format!("a prompt of {PROMPT}"),
-                    StepOf::Prompt { wgmma: true } => format!("a prompt of {PROMPT} by wgmma"),
-                };
-                let all = |i: usize| step.values().map(|work| work[i]).sum::<f64>();
-                let [h100, h200] = CARDS
-                    .each_ref()
-                    .map(|card| step.values().map(|work| seconds(card, work).0).sum::<f64>());
-                println!(
-                    "| {} | {file} | {what} | {:.0} | {:.2} | {:.2} | {:.2} | {:.0} | {:.0} |",
-                    shape.name,
-                    all(0),
-                    (all(1) + all(2)) / 1e9,
-                    h100 * 1e3,
-                    h200 * 1e3,
-                    n_rows as f64 / h100,
-                    n_rows as f64 / h200
-                );
-                tables += &format!("\n## {} in {file}: {what}\n\n", shape.name);
-                tables += "| kernel | launches | MB | GFLOP | int8 Gop | M instructions | ";
-                tables += &CARDS.each_ref().map(|card| format!("{}, us | ", card.name)).concat();
-                tables += "limit |\n|---|---|---|---|---|---|---|---|---|\n";
-                for (kernel, work) in &step {
-                    let [launches, read, written, flops, dots, tensor, tensor_int, instructions] =
-                        *work;
-                    let times = CARDS.each_ref().map(|card| seconds(card, work));
-                    tables += &format!(
-                        "| `{kernel}` | {launches:.0} | {:.1} | {:.2} | {:.2} | {:.1} | {:.1} | {:.1} | {} |\n",
-                        (read + written) / 1e6,
-                        (flops + tensor) / 1e9,
-                        (dots + tensor_int) / 1e9,
-                        instructions / 1e6,
-                        times[0].0 * 1e6,
-                        times[1].0 * 1e6,
-                        times[1].1
-                    );
-                }
-            }
-        }
-    }
-    print!("{tables}");
-    Ok(())
-}
-
-fn main() -> std::process::ExitCode {
-    match run() {
-        Ok(()) => std::process::ExitCode::SUCCESS,
-        Err(error) => {
-            println!("{error}");
-            std::process::ExitCode::FAILURE
-        }
     }
 }
