@@ -9,6 +9,7 @@
 // small beside one however large the score is. Weights are rounded once.
 #pragma once
 #include "pages.cuh"
+#include "prefill_rows.cuh"
 #include "tensor.cuh"
 
 constexpr int warps = 8;
@@ -23,10 +24,12 @@ struct Job {
   int n_heads;
   float scale, softcap;
   const float* sinks;
-  float* out;
+  float* out;  // null where the results are not wanted in F32
   int out_stride;
   const uint32_t* tiles;  // [n_tiles, 2]: first row and number of rows
   int n_tiles, n_parts;   // blocks of a tile and a head of keys
+  PrefillRows to;         // the results for the product behind, or none; a row has whole spans of 128 columns then
+  int to_first;           // the row of the step that is the first one of `to`
 };
 
 // Two elements of a query, from `column` on; zeros for one that does not exist.
@@ -314,7 +317,7 @@ __device__ __forceinline__ void prefill(
     const int index = own_query + 8 * r;
     if (index > last_query) continue;
     const int row = first_row + index / group, head = kv_head * group + index % group;
-    float* to = job.out + size_t(row) * job.out_stride + head * head_dim;
+    float* to = job.out ? job.out + size_t(row) * job.out_stride + head * head_dim : nullptr;
     float keep = 1.0f;
     if (job.sinks) {
       const float sink = job.sinks[head] * log2_e, largest = fmaxf(peak[r], sink);
@@ -327,6 +330,8 @@ __device__ __forceinline__ void prefill(
     for (int d = 0; d < value_tiles; d++) {
       const int column = 8 * d + 2 * c;
       const float2 x = {result[d][2 * r] * quotient, result[d][2 * r + 1] * quotient};
+      if (job.to.values && column < head_dim) job.to.store(row - job.to_first, head * head_dim + column, x.x, x.y);
+      if (!to) continue;
       if (paired) {
         if (column < head_dim) *reinterpret_cast<float2*>(to + column) = x;
       } else {
@@ -343,10 +348,11 @@ __device__ __forceinline__ void prefill(
       int page_shift, int head_dim, const uint32_t* words, const uint32_t* positions, const uint32_t* seq_of_row,   \
       const uint32_t* bases, const uint32_t* reaches, int n_words, int n_seqs, int window, int n_heads,             \
       float scale, float softcap, const float* sinks, float* out, int out_stride, const uint32_t* tiles,            \
-      int n_tiles, int n_parts) {                                                                                   \
+      int n_tiles, int n_parts, uint32_t* to, int to_stride, int to_groups, int to_first) {                         \
     prefill<TYPE, DIM, LEN>(k_pages, v_pages, {n_pages, n_kv_heads, page_shift, head_dim},                          \
                             {words, positions, seq_of_row, bases, reaches, n_words, n_seqs, window},                \
-                            {q, q_stride, n_heads, scale, softcap, sinks, out, out_stride, tiles, n_tiles, n_parts}); \
+                            {q, q_stride, n_heads, scale, softcap, sinks, out, out_stride, tiles, n_tiles, n_parts,  \
+                             {to, to_stride, to_groups != 0}, to_first});                                           \
   }
 #define MAKE_ALL(TYPE, NAME)  \
   MAKE(TYPE, NAME, 64, 32, 2) \

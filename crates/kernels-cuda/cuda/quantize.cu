@@ -2,7 +2,7 @@
 // activation, or a gated activation. Rows are whole blocks of 32.
 #include "activations.cuh"
 #include "blocks.cuh"
-#include "halves.cuh"
+#include "prefill_rows.cuh"
 #include "quantized.cuh"
 
 constexpr int warps = 4;  // of a block of single elements
@@ -23,27 +23,17 @@ struct FormRows {
   int form;
 
   __device__ __forceinline__ BlockRows blocks() const { return {values, heads, stride, form == blocks_bf16}; }
+  __device__ __forceinline__ PrefillRows rows() const { return {values, stride, form == groups_bf16}; }
 
   // Columns that are stored of a row, with the zeros behind it.
   __device__ __forceinline__ int reach(int n_cols) const {
-    if (form < rows_bf16) return blocks().reach(n_cols);
-    const int padding = form == rows_bf16 ? half_padding : group_padding;
-    return (n_cols + padding - 1) / padding * padding;
+    return form < rows_bf16 ? blocks().reach(n_cols) : rows().reach(n_cols);
   }
 
   // Stores four values of a row, as `BlockRows` does.
   __device__ __forceinline__ void store(size_t row, float4 v, int col, bool inside) const {
     if (form < rows_bf16) return blocks().store(row, v, col, inside);
-    if (!inside) return;
-    const uint32_t first = pack2<__nv_bfloat16>(v.x, v.y), second = pack2<__nv_bfloat16>(v.z, v.w);
-    if (form == rows_bf16) {
-      *reinterpret_cast<uint2*>(values + (row * stride + col) / 2) = {first, second};
-      return;
-    }
-    const int step = col / 128 * 8 + col % 32 / 4, c = col % 128 / 32;
-    uint4* all = reinterpret_cast<uint4*>(values);
-    reinterpret_cast<uint32_t*>(group_piece(all, stride, row, step, 0))[c] = first;
-    reinterpret_cast<uint32_t*>(group_piece(all, stride, row, step, 1))[c] = second;
+    if (inside) rows().store(row, col, v.x, v.y), rows().store(row, col + 2, v.z, v.w);
   }
 };
 

@@ -7,11 +7,12 @@ use realizar_kernels_cuda::{
     Activation, Attention, AttentionArithmetic, AttentionScratch, Buffer, DecodeAttention, Device,
     Elementwise, Error, GatedGrouped, GatedQuantized, GatedRows, GroupedRows, HalfRows, HalfType,
     Interpreter, Kernels, KvPages, KvSpec, Linear, LinearGrouped, LinearHalf, LinearQuantized,
-    List, MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, ProductRows, QuantType,
-    QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables, WgmmaKernels, attention_decode,
-    attention_prefill, elementwise, gated_quantized, gated_wgmma, group_rows, half_type,
-    is_worth_splitting, matmul_half, matmul_wgmma, matvec_parts, matvec_quantized, norm, quantize,
-    quantize_activated, quantize_norm, rope_store, round_rows, split_rows, takes_quantized,
+    List, MAX_GATED_ROWS, Matrix, NewHeads, Norm, NormKind, Pairs, PrefillAttention,
+    PrefillResults, ProductRows, QuantType, QuantizedRows, RopeStore, Rows, TILE_ROWS, Tables,
+    WgmmaKernels, attention_decode, attention_prefill, elementwise, gated_quantized, gated_wgmma,
+    group_rows, half_type, is_worth_splitting, matmul_half, matmul_wgmma, matvec_parts,
+    matvec_quantized, norm, quantize, quantize_activated, quantize_norm, rope_store, round_rows,
+    split_rows, takes_quantized,
 };
 use realizar_ptx::{Checks, Counts, Stream};
 use realizar_quant::BlockType;
@@ -337,13 +338,14 @@ impl Bench {
                 attention_decode(kernels, stream, &decode)?;
             } else {
                 let tiles = List::new(&tile_list, 0, tiles.len());
-                attention_prefill(kernels, stream, &attention, tiles, AttentionArithmetic::Tensor)?;
+                let arithmetic = AttentionArithmetic::Tensor;
+                let results =
+                    made(q_cols).map(|to| PrefillResults { to, first: 0, is_read: false });
+                let prefill = PrefillAttention { attention, arithmetic, tiles, results };
+                attention_prefill(kernels, stream, &prefill)?;
             }
-            match made(q_cols) {
-                Some(ProductRows::Grouped(to)) => group_rows(kernels, &self.wgmma, stream, q, to)?,
-                Some(ProductRows::Halves(to)) => round_rows(kernels, stream, q, to)?,
-                Some(ProductRows::Quantized(_)) => {}
-                None => split(q, q_cols)?,
+            if made(q_cols).is_none() {
+                split(q, q_cols)?;
             }
             let (of_gate, up) = (rows(&gate, hidden_dim), rows(&up, hidden_dim));
             // The product of few decode rows gates and quantizes, and that by groups of warps gates as well.

@@ -9,7 +9,7 @@ mod prefill;
 mod tests;
 
 pub use decode::{AttentionScratch, DecodeAttention, attention_decode, takes_new_heads};
-pub use prefill::{TILE_ROWS, attention_prefill};
+pub use prefill::{PrefillAttention, PrefillResults, TILE_ROWS, attention_prefill, rounds_results};
 
 pub(crate) use decode::DecodeKernels;
 pub(crate) use prefill::PrefillKernels;
@@ -154,8 +154,8 @@ impl<D: Device> Attention<'_, D> {
         }
     }
 
-    /// What all kernels take first: queries, pages, tables, what becomes of scores, and results.
-    fn arguments(&self) -> [Argument; 22] {
+    /// What all kernels take first: queries, pages, tables, what becomes of scores, and results, if they are wanted.
+    fn arguments(&self, out: Option<Rows<'_, D>>) -> [Argument; 22] {
         let Tables { positions, seq_of_row, bases, words, reaches } = self.tables;
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
         // No window, and one that is wider than any context, are the same.
@@ -183,7 +183,7 @@ impl<D: Device> Attention<'_, D> {
             Argument::F32(self.scale),
             Argument::F32(self.softcap.unwrap_or(0.0)),
             optional(self.sinks)[0],
-            self.out.address(),
+            optional(out)[0],
             self.out.stride(),
         ]
     }

@@ -30,8 +30,9 @@ mod shortlist;
 mod wgmma;
 
 pub use attention::{
-    Attention, AttentionArithmetic, AttentionScratch, DecodeAttention, TILE_ROWS, Tables,
-    attention_decode, attention_prefill, takes_new_heads,
+    Attention, AttentionArithmetic, AttentionScratch, DecodeAttention, PrefillAttention,
+    PrefillResults, TILE_ROWS, Tables, attention_decode, attention_prefill, rounds_results,
+    takes_new_heads,
 };
 pub use capture::Captured;
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};

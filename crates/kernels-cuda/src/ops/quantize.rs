@@ -243,7 +243,7 @@ impl<'a, D: Device> From<Quantized<'a, D>> for ProductRows<'a, D> {
 }
 
 impl<D: Device> ProductRows<'_, D> {
-    fn n_rows(&self) -> usize {
+    pub(crate) fn n_rows(&self) -> usize {
         match self {
             Self::Quantized(rows) => rows.n_rows,
             Self::Halves(rows) => rows.n_rows(),
@@ -251,7 +251,7 @@ impl<D: Device> ProductRows<'_, D> {
         }
     }
 
-    fn n_cols(&self) -> usize {
+    pub(crate) fn n_cols(&self) -> usize {
         match self {
             Self::Quantized(rows) => rows.n_cols,
             Self::Halves(rows) => rows.n_cols(),
@@ -260,7 +260,7 @@ impl<D: Device> ProductRows<'_, D> {
     }
 
     /// Asserts that they are on the device of the kernels, and whole blocks without scales of rows.
-    fn check(&self, kernels: &Kernels<D>) {
+    pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let what = "rows for a product";
         let ty = match self {
             Self::Quantized(rows) => return rows.check(kernels, what, rows.n_rows, rows.n_cols),
@@ -278,7 +278,7 @@ impl<D: Device> ProductRows<'_, D> {
     }
 
     /// Values, heads, what leads from one row to the next, and the form, as `cuda/quantize.cu` has it.
-    fn target(&self) -> [Argument; 4] {
+    pub(crate) fn target(&self) -> [Argument; 4] {
         let (none, form) = (Argument::Address(0), Argument::I32);
         match self {
             Self::Quantized(rows) => rows.target(),

@@ -262,7 +262,7 @@ pub fn attention_decode<D: Device>(
             in_bf16,
         ];
         let ty = attention.type_argument(is_tensor);
-        let parts = [&attention.arguments()[..], &own, &of_heads, ty.as_slice()];
+        let parts = [&attention.arguments(Some(attention.out))[..], &own, &of_heads, ty.as_slice()];
         let arguments = Arguments::of(&parts);
         let z = if by_span { n_spans } else { n_splits };
         let grid = [n_blocks as u32, n_rows as u32, z as u32];

@@ -259,7 +259,9 @@ impl World {
             let tiles = on_device(device, &self.stream, &tiles);
             let tiles = List::all(&tiles);
             let arithmetic = self.case.arithmetic;
-            attention_prefill(&self.kernels, &self.stream, attention, tiles, arithmetic).unwrap();
+            let prefill =
+                PrefillAttention { attention: *attention, arithmetic, tiles, results: None };
+            attention_prefill(&self.kernels, &self.stream, &prefill).unwrap();
             device.synchronize(&self.stream).unwrap();
         })
     }

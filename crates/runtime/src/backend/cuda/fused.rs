@@ -83,8 +83,7 @@ pub(super) fn find_rounded(plan: &Plan, in_bf16: impl Fn(usize) -> Option<InBf16
     let mut rounded = vec![Rounded::No; plan.steps.len()];
     for idx in 1..plan.steps.len() {
         let (step, linear) = (&plan.steps[idx - 1], &plan.steps[idx]);
-        if matches!(step.op, Op::Attention(_)) || !quantizes(step, linear) || in_bf16(idx).is_none()
-        {
+        if !quantizes(step, linear) || in_bf16(idx).is_none() {
             continue;
         }
         let is_residual = linear.inputs[1..].contains(&step.output);

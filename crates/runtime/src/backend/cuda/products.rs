@@ -283,6 +283,19 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
+    /// Queues the rounding of rows for a product.
+    pub(super) fn round(&self, x: Rows<'_, D>, to: ProductRows<'_, D>) -> Result<(), Error> {
+        let (kernels, stream) = (self.kernels, self.stream());
+        match to {
+            ProductRows::Quantized(to) => kernels::quantize(kernels, stream, x, to),
+            ProductRows::Halves(to) => kernels::round_rows(kernels, stream, x, to),
+            ProductRows::Grouped(to) => {
+                let (wgmma, _) = self.products.grouped.as_ref().expect("kernels that group");
+                kernels::group_rows(kernels, wgmma, stream, x, to)
+            }
+        }
+    }
+
     /// Whether the product before step `idx` makes its prefill rows.
     pub(super) fn is_prompt_gated(&self, idx: usize) -> bool {
         idx > 0 && matches!(self.fused.rounded[idx - 1], Rounded::Gates { .. })

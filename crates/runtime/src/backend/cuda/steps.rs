@@ -17,7 +17,8 @@ use crate::graph::{
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
     AttentionScratch, Buffer, DecodeAttention, Device, Elementwise, Error, HeadNorm, Kernels,
-    KvPages, List, NewHeads, Pairs, RankRows, RopeAngles, RopeStore, Rows, StateLists, Tables,
+    KvPages, List, NewHeads, Pairs, PrefillAttention, PrefillResults, RankRows, RopeAngles,
+    RopeStore, Rows, StateLists, Tables,
 };
 use std::ops::Range;
 
@@ -139,11 +140,11 @@ impl<'a, D: Device> Launcher<'a, D> {
             return Ok(());
         }
         let is_made = idx > 0 && self.gates(idx - 1);
-        // Attention has launches of its own for decode rows, which quantize.
-        let is_quantized =
-            self.fused.steps[idx].quantizes() && !matches!(step.op, Op::Attention(_));
+        let is_quantized = self.fused.steps[idx].quantizes();
         let is_rounded = self.fused.rounded[idx].is_for_product();
-        if !is_made && !is_quantized && !is_rounded {
+        // Attention has launches of its own for each role, which do so.
+        let is_attention = matches!(step.op, Op::Attention(_));
+        if is_attention || !is_made && !is_quantized && !is_rounded {
             return self.plain(idx, step, all);
         }
         let of_role = |role| self.of_role(step.output.rows, role);
@@ -411,8 +412,19 @@ impl<'a, D: Device> Launcher<'a, D> {
             kernels::attention_decode(kernels, stream, &decode)?;
         }
         if self.counts.tiles > 0 {
+            let (attention, rounded) = (args(0..n_rows), self.fused.rounded[idx]);
+            let out = self.rows(&step.output, generated..n_rows);
+            let to = rounded.is_for_product().then(|| self.rounded_for(idx + 1, generated, &out));
+            let in_attention = kernels::rounds_results(pages.spec(), attention.n_heads, arithmetic);
+            let is_read = rounded == Rounded::Too;
+            let results = to.map(|to| PrefillResults { to, first: generated, is_read });
             let tiles = self.list(self.places.tiles, 2 * self.counts.tiles);
-            kernels::attention_prefill(kernels, stream, &args(0..n_rows), tiles, arithmetic)?;
+            let results = results.filter(|_| in_attention);
+            let prefill = PrefillAttention { attention, arithmetic, tiles, results };
+            kernels::attention_prefill(kernels, stream, &prefill)?;
+            if let Some(to) = to.filter(|_| !in_attention) {
+                self.round(out, to)?;
+            }
         }
         Ok(())
     }

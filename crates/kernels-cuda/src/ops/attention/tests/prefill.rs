@@ -1,6 +1,11 @@
 //! Prefill rows.
 
 use super::*;
+use crate::testing::is_card;
+use crate::{
+    GroupedRows, HalfRows, HalfType, PrefillAttention, PrefillResults, ProductRows, WgmmaKernels,
+    group_rows, round_rows,
+};
 
 /// The last rows of all sequences in one step, and again in other tiles, and alone.
 fn check_prefill(case: &Case, tolerance: f64) {
@@ -171,4 +176,44 @@ fn prefill_blocks_along_heads_of_odd_sizes() {
         check_prefill(&case, 2.0 * HALF_STEP + 1e-4);
         check_prefill(&in_f32(&case), 2e-6);
     }
+}
+
+/// What a product behind attention takes is the rounding of its results, of prefill rows behind two others.
+#[test]
+fn prefill_results_are_rounded_where_they_are_made() {
+    let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[40, 9]) };
+    let world = World::new(&case);
+    let (kernels, stream, device) = (&world.kernels, &world.stream, world.kernels.device());
+    let wgmma = WgmmaKernels::load(&**device);
+    assert!(wgmma.is_ok() || is_card(), "{wgmma:?}");
+    let (first, n_cols) = (2, case.n_cols());
+    let rows: Vec<Row> =
+        (0..first).map(|i| Row::of(1, i)).chain((3..30).map(|i| Row::of(0, i))).collect();
+    let n = rows.len() - first;
+    let tiles = on_device(device, stream, &[first as u32, n as u32]);
+    let halves = [0, 1].map(|_| HalfRows::new(device, n + 1, n_cols).unwrap());
+    let groups = [0, 1].map(|_| GroupedRows::new(device, n, n_cols).unwrap());
+    let half = |i: usize| halves[i].rows(HalfType::BF16, 1, n, n_cols);
+    let group = |i: usize| groups[i].rows(HalfType::BF16, n, n_cols);
+    let run = |to: Option<ProductRows<'_, TestDevice>>, is_read: bool| {
+        world.run(&rows, false, |attention, device| {
+            let results = to.map(|to| PrefillResults { to, first, is_read });
+            let (arithmetic, tiles) = (AttentionArithmetic::Tensor, List::all(&tiles));
+            let prefill = PrefillAttention { attention: *attention, arithmetic, tiles, results };
+            attention_prefill(kernels, stream, &prefill).unwrap();
+            device.synchronize(stream).unwrap();
+        })
+    };
+    let expected = run(None, true);
+    let out = on_device(device, stream, &expected[first * n_cols..]);
+    let out = Rows::new(&out, 0, n, n_cols, n_cols);
+    round_rows(kernels, stream, out, half(1)).unwrap();
+    assert_eq!(bits(&run(Some(ProductRows::Halves(half(0))), true)), bits(&expected));
+    assert_eq!(half(0).read(stream), half(1).read(stream), "row by row");
+    let Ok(wgmma) = wgmma else { return };
+    group_rows(kernels, &wgmma, stream, out, group(1)).unwrap();
+    // Queries lie where results do, which are not written.
+    let untouched = run(Some(ProductRows::Grouped(group(0))), false);
+    assert_eq!(bits(&untouched[first * n_cols..][..n_cols]), bits(world.query(rows[first])));
+    assert_eq!(group(0).read(stream), group(1).read(stream), "in groups");
 }
