@@ -70,6 +70,7 @@ __device__ __forceinline__ void prefill(
   const uint32_t first_row = job.tiles[2 * tile], n_rows = job.tiles[2 * tile + 1];
   const int n_queries = int(n_rows) * group, query_base = part * block_queries;
   if (query_base >= n_queries) return;
+  if (job.to.values && first_row < uint32_t(job.to_first)) __trap();
 
   // Rows of the block, and of the warp, in order: what they see rises.
   const int last_query = min(query_base + block_queries, n_queries) - 1;

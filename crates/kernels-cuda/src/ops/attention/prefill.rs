@@ -103,7 +103,8 @@ pub struct PrefillAttention<'a, D: Device> {
     pub results: Option<PrefillResults<'a, D>>,
 }
 
-/// Queues attention of prefill rows. The bits of a row depend on its own query and context alone.
+/// Queues attention of prefill rows. The bits of a row depend on its own query and context alone. A tile in front of the first row
+/// whose results go to a product stops the device: the next call that waits reports it.
 ///
 /// # Errors
 /// What the driver reports.

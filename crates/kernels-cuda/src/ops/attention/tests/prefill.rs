@@ -217,3 +217,22 @@ fn prefill_results_are_rounded_where_they_are_made() {
     assert_eq!(bits(&untouched[first * n_cols..][..n_cols]), bits(world.query(rows[first])));
     assert_eq!(group(0).read(stream), group(1).read(stream), "in groups");
 }
+
+#[test]
+fn a_tile_in_front_of_the_results_is_reported() {
+    let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[9]) };
+    let world = World::new(&case);
+    let (stream, device) = (&world.stream, world.kernels.device());
+    let rows: Vec<Row> = (0..4).map(|i| Row::of(0, i)).collect();
+    let tiles = on_device(device, stream, &[1u32, 3]);
+    let room = HalfRows::new(device, 2, case.n_cols()).unwrap();
+    world.run(&rows, false, |attention, device| {
+        let to = ProductRows::Halves(room.rows(HalfType::BF16, 0, 2, case.n_cols()));
+        let results = Some(PrefillResults { to, first: 2, is_read: false });
+        let (arithmetic, tiles) = (AttentionArithmetic::Tensor, List::all(&tiles));
+        let prefill = PrefillAttention { attention: *attention, arithmetic, tiles, results };
+        attention_prefill(&world.kernels, stream, &prefill).unwrap();
+        let message = device.synchronize(stream).unwrap_err().to_string();
+        assert!(message.contains("trap") && message.contains("attention_prefill"), "{message}");
+    });
+}
