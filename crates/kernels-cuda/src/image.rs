@@ -1,11 +1,18 @@
 //! Images of kernels: the text of a module, compressed, as the crate embeds them.
 
-use std::io::Read;
+use std::io::{self, Read};
 
 use brotli_decompressor::Decompressor;
 
 use crate::Error;
 use crate::device::{Device, dependent};
+
+/// The text of an image.
+pub(crate) fn unpacked(image: &[u8]) -> io::Result<String> {
+    let mut text = String::new();
+    Decompressor::new(image, image.len()).read_to_string(&mut text)?;
+    Ok(text)
+}
 
 /// An image on its way to a device.
 pub(crate) struct Image<'a, D: Device> {
@@ -16,11 +23,9 @@ pub(crate) struct Image<'a, D: Device> {
 impl<'a, D: Device> Image<'a, D> {
     /// Loads an image of compressed PTX; `name` is for messages.
     pub(crate) fn load(device: &'a D, name: &str, image: &[u8]) -> Result<Self, Error> {
-        let mut text = String::new();
-        let read = Decompressor::new(image, image.len()).read_to_string(&mut text);
         let refused =
-            |e: std::io::Error| Error::Kernel { kernel: name.to_owned(), reason: e.to_string() };
-        read.map_err(refused)?;
+            |e: io::Error| Error::Kernel { kernel: name.to_owned(), reason: e.to_string() };
+        let text = unpacked(image).map_err(refused)?;
         let text = if device.launches_early() { dependent(&text) } else { text };
         Ok(Self { device, module: device.load(name, &text)? })
     }

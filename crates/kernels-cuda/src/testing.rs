@@ -14,7 +14,7 @@ use realizar_ptx as ptx;
 use realizar_quant::BlockType;
 
 use crate::device::{self, Address, Device, Driver, Launch};
-use crate::{Buffer, Error, Kernels, List, StateLists};
+use crate::{Buffer, Error, Kernels, List, StateLists, WgmmaKernels};
 
 /// Whether the tests run on a card.
 pub(crate) fn is_card() -> bool {
@@ -294,6 +294,18 @@ impl Device for TestDevice {
 
     fn abort(rank: &Self::Rank) {
         rank.abort();
+    }
+}
+
+/// The kernels of groups of warps: the interpreter takes their image, cards of other capabilities than 9.0 refuse it.
+pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevice>> {
+    match WgmmaKernels::load(device) {
+        Ok(wgmma) => Some(wgmma),
+        Err(error) if is_card() => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
     }
 }
 

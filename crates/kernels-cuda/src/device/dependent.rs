@@ -49,9 +49,8 @@ pub(crate) fn dependent(ptx: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
+    use crate::image::unpacked;
 
     #[test]
     fn kernels_wait_where_they_say_or_at_their_beginning() {
@@ -81,12 +80,7 @@ mod tests {
             if path.extension().is_none_or(|extension| extension != "br") {
                 continue;
             }
-            let mut text = String::new();
-            let image = std::fs::File::open(&path).unwrap();
-            brotli_decompressor::Decompressor::new(image, 1 << 16)
-                .read_to_string(&mut text)
-                .unwrap();
-            let text = dependent(&text);
+            let text = dependent(&unpacked(&std::fs::read(&path).unwrap()).unwrap());
             assert!(!text.contains("sm_80") && !text.contains("ld.global.nc"), "{path:?}");
             for kernel in text.split(".visible .entry ").skip(1) {
                 let name = kernel.lines().next().unwrap();

@@ -73,6 +73,12 @@ impl Activation {
         Self::Mish,
     ];
 
+    /// What kernels take that choose when they run.
+    pub(crate) fn argument(self) -> Argument {
+        let idx = Self::ALL.iter().position(|&of| of == self);
+        Argument::I32(idx.expect("it is one of all") as i32)
+    }
+
     /// Its name in kernels.
     fn name(self) -> &'static str {
         match self {

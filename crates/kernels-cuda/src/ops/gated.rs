@@ -121,8 +121,7 @@ pub fn gated_quantized<D: Device>(
         }
     };
     let counters = to.map_or(0, |to| to.counters.address());
-    let act = Activation::ALL.iter().position(|&a| a == act);
-    let act = Argument::I32(act.expect("it is one of all") as i32);
+    let act = act.argument();
     let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride, in_bf16]) =
         (x.arguments(), quants);
     let [main, high, head] = matrix.planes();

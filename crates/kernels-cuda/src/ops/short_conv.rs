@@ -86,7 +86,7 @@ pub fn short_conv<D: Device>(
         Argument::I32(lists.n_seqs as i32),
         Argument::I32(n_taps as i32),
         Argument::I32(width as i32),
-        Argument::I32(act.map_or(NO_ACTIVATION, |act| act as i32)),
+        act.map_or(Argument::I32(NO_ACTIVATION), Activation::argument),
     ];
     let n_blocks = width.div_ceil(per_thread * THREADS as usize);
     assert!(n_blocks <= 65535, "{width} channels");

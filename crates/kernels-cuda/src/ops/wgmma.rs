@@ -408,7 +408,6 @@ fn launch_gated<D: Device>(
     if let Some(bias) = bias {
         bias.check(kernels, "bias", 1, 2 * n_rows);
     }
-    let act = Activation::ALL.iter().position(|of| of == act);
     let [main, high, head] = matrix.planes();
     let ([values, room_rows, _], [to_values, to_rows, _]) = (x.arguments(), to.arguments());
     let arguments = [
@@ -419,7 +418,7 @@ fn launch_gated<D: Device>(
         room_rows,
         optional(*bias)[0],
         Argument::I32(i32::from(*up_first)),
-        Argument::I32(act.expect("it is one of all") as i32),
+        act.argument(),
         to_values,
         to_rows,
         Argument::I32(n_rows as i32),
@@ -443,7 +442,9 @@ fn tile(n_rows: usize, n_batch: usize) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Random, TestDevice, halved, is_card, kernels, on_device, read, weights};
+    use crate::testing::{
+        Random, TestDevice, halved, is_card, kernels, on_device, read, weights, wgmma_kernels,
+    };
     use crate::{HalfRows, LinearHalf, ProductRows, matmul_half, quantize_activated, round_rows};
 
     #[test]
@@ -512,12 +513,7 @@ mod tests {
     fn products_are_those_of_other_tensor_cores() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        let wgmma = match WgmmaKernels::load(&**device) {
-            Ok(wgmma) => wgmma,
-            // Cards of other capabilities refuse the image; the interpreter takes it.
-            Err(error) if is_card() => return println!("skipped: {error}"),
-            Err(error) => panic!("{error}"),
-        };
+        let Some(wgmma) = wgmma_kernels(device) else { return };
         for (i, ty) in TYPES.into_iter().enumerate() {
             // A part of a tile, of a span, and of a unit; then more steps than stages, and more tiles than one.
             let cols = match ty.block_len() {
@@ -542,11 +538,7 @@ mod tests {
     fn gated_products_are_those_of_single_launches() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        let wgmma = match WgmmaKernels::load(&**device) {
-            Ok(wgmma) => wgmma,
-            Err(error) if is_card() => return println!("skipped: {error}"),
-            Err(error) => panic!("{error}"),
-        };
+        let Some(wgmma) = wgmma_kernels(device) else { return };
         let types = TYPES.into_iter().filter(|&ty| half_type(ty) == Some(HalfType::BF16));
         for (i, ty) in types.enumerate() {
             for tile in 0..X_ROWS.len() {

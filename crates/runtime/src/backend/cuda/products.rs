@@ -269,10 +269,10 @@ impl<'a, D: Device> Launcher<'a, D> {
         first: usize,
         x: &Rows<'_, D>,
     ) -> ProductRows<'a, D> {
-        let (matrix, _) = self.weights.linear(idx).next().expect("a linear step has a matrix");
         if idx > 0 && self.is_prompt_gated(idx - 1) {
             return ProductRows::Grouped(self.gated_groups(x.n_rows(), x.n_cols()));
         }
+        let (matrix, _) = self.weights.linear(idx).next().expect("a linear step has a matrix");
         let wgmma = self.products.grouped.as_ref();
         match (self.prompt_form(matrix.ty()), wgmma) {
             (Form::Wgmma(ty), Some((_, room))) => {

@@ -1,10 +1,10 @@
 //! Prefill rows.
 
 use super::*;
-use crate::testing::is_card;
+use crate::testing::wgmma_kernels;
 use crate::{
-    GroupedRows, HalfRows, HalfType, PrefillAttention, PrefillResults, ProductRows, WgmmaKernels,
-    group_rows, round_rows,
+    GroupedRows, HalfRows, HalfType, PrefillAttention, PrefillResults, ProductRows, group_rows,
+    round_rows,
 };
 
 /// The last rows of all sequences in one step, and again in other tiles, and alone.
@@ -184,8 +184,7 @@ fn prefill_results_are_rounded_where_they_are_made() {
     let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[40, 9]) };
     let world = World::new(&case);
     let (kernels, stream, device) = (&world.kernels, &world.stream, world.kernels.device());
-    let wgmma = WgmmaKernels::load(&**device);
-    assert!(wgmma.is_ok() || is_card(), "{wgmma:?}");
+    let wgmma = wgmma_kernels(device);
     let (first, n_cols) = (2, case.n_cols());
     let rows: Vec<Row> =
         (0..first).map(|i| Row::of(1, i)).chain((3..30).map(|i| Row::of(0, i))).collect();
@@ -210,7 +209,7 @@ fn prefill_results_are_rounded_where_they_are_made() {
     round_rows(kernels, stream, out, half(1)).unwrap();
     assert_eq!(bits(&run(Some(ProductRows::Halves(half(0))), true)), bits(&expected));
     assert_eq!(half(0).read(stream), half(1).read(stream), "row by row");
-    let Ok(wgmma) = wgmma else { return };
+    let Some(wgmma) = wgmma else { return };
     group_rows(kernels, &wgmma, stream, out, group(1)).unwrap();
     // Queries lie where results do, which are not written.
     let untouched = run(Some(ProductRows::Grouped(group(0))), false);
