@@ -159,12 +159,12 @@ impl Step {
     }
 }
 
-/// Fetch what the chosen steps need, and run them up to the first that fails; the totals are the
-/// last line in any case.
+/// Fetch what the chosen steps need, and run them all, also after one that failed; the totals are
+/// the last line in any case.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut rows = Vec::new();
     let mut totals = Totals::default();
-    let mut failed = None;
+    let mut failed = Vec::new();
     let is_chosen = |step: &Step| {
         (args.only.is_empty() || args.only.contains(step)) && !args.skip.contains(step)
     };
@@ -177,10 +177,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     for &step in Step::value_variants() {
         if !is_chosen(&step) {
             rows.push(vec![step.name(), "skipped".to_owned(), String::new(), String::new()]);
-            continue;
-        }
-        if failed.is_some() {
-            rows.push(vec![step.name(), "not run".to_owned(), String::new(), String::new()]);
             continue;
         }
         println!("== {} ==", step.name());
@@ -199,15 +195,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         rows.push(vec![step.name(), result.to_owned(), count, seconds]);
         if let Some(error) = error {
             println!("{}: {error}", step.name());
-            failed = Some(step);
+            failed.push(step.name());
         }
     }
     println!("\n{}", table::render(&["step", "result", "tests", "time"], &rows));
-    if let Some(step) = failed {
-        println!("the step `{}` failed", step.name());
+    if !failed.is_empty() {
+        println!("failed: {}", failed.join(", "));
     }
     println!("{totals}");
-    Ok(if failed.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Comparisons with the engine as the tests build it: what panics in a debug build alone is found
