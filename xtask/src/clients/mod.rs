@@ -1,9 +1,10 @@
-//! `cargo xtask clients`: stock clients, a schema tester, llama.cpp's server tests, and what stands
-//! before replicas, against the server, each in a scratch environment in `.cache/clients`.
+//! `cargo xtask clients`: stock clients, coding agents, a schema tester, llama.cpp's server tests, and what
+//! stands before replicas, against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
 //! what came of each.
 
+mod agents;
 pub(crate) mod install;
 mod proxy;
 mod ray;
@@ -123,7 +124,7 @@ pub(crate) struct Args {
     /// More arguments for `realizar serve`, in one text.
     #[arg(long, value_name = "ARGS", default_value = "", allow_hyphen_values = true)]
     args: String,
-    /// Only these rows: names of clients, `schemathesis`, `llama-server-suite`,
+    /// Only these rows: names of clients, `codex`, `claude-code`, `opencode`, `schemathesis`, `llama-server-suite`,
     /// `vllm-router`, `litellm-proxy`, `ray-serve`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
@@ -133,6 +134,9 @@ pub(crate) struct Args {
     /// Cases that schemathesis makes for each operation.
     #[arg(long, default_value_t = 20)]
     examples: usize,
+    /// Turns that a coding agent's conversation has.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..))]
+    turns: u16,
     #[command(flatten)]
     suite: suite::SuiteArgs,
 }
@@ -166,7 +170,8 @@ struct Tried {
 /// Run all rows, print the table and the reasons.
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let rows = [schema::NAME, suite::NAME, router::NAME, proxy::NAME, ray::NAME];
-    let names = || CLIENTS.iter().map(|c| c.name).chain(rows);
+    let agents = || agents::AGENTS.iter().map(|agent| agent.name);
+    let names = || CLIENTS.iter().map(|c| c.name).chain(agents()).chain(rows);
     for only in &args.only {
         let known = names().collect::<Vec<_>>().join(", ");
         ensure!(
@@ -184,8 +189,13 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         println!("clients: {}", suite::NAME);
         tried.push(suite::run(&engine, &args.suite)?);
     }
-    // The suite brings its own model.
-    if !names().any(|name| name != suite::NAME && wanted(name)) {
+    for agent in agents::AGENTS.iter().filter(|agent| wanted(agent.name)) {
+        println!("clients: {}", agent.name);
+        tried.push(agent.run(&engine, args.turns.into()));
+    }
+    // The rows above bring their own models.
+    let is_done = |name: &str| name == suite::NAME || agents().any(|agent| agent == name);
+    if !names().any(|name| !is_done(name) && wanted(name)) {
         return Ok(report(&tried));
     }
     let threads = match args.threads {

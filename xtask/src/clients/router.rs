@@ -97,7 +97,7 @@ fn routed(contender: &Contender, setup: &Setup, policy: Policy) -> Result<String
     });
     let [one, other] = shares;
     let (one, other) = (one?, other?);
-    let found = metrics::found_prefixes(&first.client)?;
+    let found = metrics::prefixes(&first.client)?.share();
     drop(front);
     first.stop()?;
     // Nothing is streamed, so that no failure is one of a stream.

@@ -69,13 +69,36 @@ pub(crate) fn preemptions(client: &Client) -> Result<f64> {
     value(&text, "vllm:num_preemptions_total").context("/metrics has no vllm:num_preemptions")
 }
 
-/// The part of the prompts' tokens that the server had in its cache, from 0 to 1.
-pub(crate) fn found_prefixes(client: &Client) -> Result<f64> {
+/// Tokens of prompts that were looked up in the prefix cache, and those that were in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Prefixes {
+    pub(crate) queries: f64,
+    pub(crate) hits: f64,
+}
+
+impl Prefixes {
+    /// The hits as a fraction of the queries, from 0 to 1.
+    pub(crate) fn share(self) -> f64 {
+        self.hits / self.queries.max(1.0)
+    }
+
+    pub(crate) fn since(self, before: Self) -> Self {
+        Self { queries: self.queries - before.queries, hits: self.hits - before.hits }
+    }
+
+    pub(crate) fn and(self, more: Self) -> Self {
+        Self { queries: self.queries + more.queries, hits: self.hits + more.hits }
+    }
+}
+
+/// The counters of the server's prefix cache.
+pub(crate) fn prefixes(client: &Client) -> Result<Prefixes> {
     let text = client.get("/metrics")?;
     let of = |name: &str| value(&text, name).with_context(|| format!("/metrics has no {name}"));
-    let (found, all) =
-        (of("vllm:prefix_cache_hits_total")?, of("vllm:prefix_cache_queries_total")?);
-    Ok(found / all.max(1.0))
+    Ok(Prefixes {
+        queries: of("vllm:prefix_cache_queries_total")?,
+        hits: of("vllm:prefix_cache_hits_total")?,
+    })
 }
 
 /// The sum of a metric's values over all its labels.

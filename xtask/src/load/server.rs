@@ -24,6 +24,8 @@ const REQUEST_LIMIT: Duration = Duration::from_secs(3600);
 pub(crate) enum Kind {
     /// `realizar serve`.
     Realizar,
+    /// `realizar serve` with no option but its address.
+    RealizarDefaults,
     /// llama.cpp's llama-server.
     Llama,
     /// A server that runs already, at this address.
@@ -55,10 +57,17 @@ pub(crate) struct Setup {
     pub(crate) prefix_cache: bool,
 }
 
+impl Setup {
+    /// A model for [`Kind::RealizarDefaults`], which takes nothing else from a setup.
+    pub(crate) fn defaults(model: PathBuf) -> Self {
+        Self { model, threads: 0, parallel: 0, request_len: 0, queue: None, prefix_cache: true }
+    }
+}
+
 impl Contender {
     /// Whether it is what this repository builds.
     pub(crate) fn is_ours(&self) -> bool {
-        self.kind == Kind::Realizar
+        matches!(self.kind, Kind::Realizar | Kind::RealizarDefaults)
     }
 
     /// The command line, or `None` for a server that runs already.
@@ -79,6 +88,10 @@ impl Contender {
                 if !prefix_cache {
                     command.arg("--no-prefix-cache");
                 }
+            }
+            Kind::RealizarDefaults => {
+                command.arg("serve").arg(&setup.model);
+                command.args(["--host", "127.0.0.1", "--port", &port.to_string()]);
             }
             Kind::Llama => {
                 command.arg("-m").arg(&setup.model);
