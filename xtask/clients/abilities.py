@@ -1,7 +1,8 @@
 """What the scripts of `cargo xtask clients` have in common.
 
-Each script is called with the server's URL, the model's name and that of a model for embeddings, and
-prints a line of JSON for every ability that it tried.
+Each script is called with the server's URL, the model's name, that of a model for embeddings and, if
+docs/use-it-from.md has lines for the client that no interpreter runs, a file with these. It prints a line of
+JSON for every ability that it tried.
 """
 
 import json
@@ -11,6 +12,7 @@ import traceback
 import urllib.request
 
 URL, MODEL, EMBEDDING_MODEL = sys.argv[1:4]
+SNIPPET = next(iter(sys.argv[4:]), None)
 API = URL + "/v1"
 KEY = "none"
 TIMEOUT = 300

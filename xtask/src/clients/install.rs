@@ -9,6 +9,9 @@ use anyhow::{Context, Result};
 
 use crate::shell;
 
+/// What the scripts for Node import.
+const NODE_MODULE: &str = "abilities.mjs";
+
 /// What a client is installed with, and its packages with their versions.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Environment {
@@ -78,25 +81,33 @@ impl Environment {
     /// The command that runs a script of `xtask/clients` in the environment.
     pub(super) fn script(self, name: &str, script: &str) -> Result<Command> {
         let folder = self.install(name)?;
-        let path = shell::root().join("xtask/clients").join(script);
+        let scripts = shell::root().join("xtask/clients");
+        let mut path = scripts.join(script);
+        if matches!(self, Self::Node(_)) {
+            // Node looks for modules beside the script.
+            for file in [NODE_MODULE, script] {
+                let from = scripts.join(file);
+                fs::copy(&from, folder.join(file)).with_context(|| from.display().to_string())?;
+            }
+            path = folder.join(script);
+        }
+        Ok(self.interpret(&folder, &path))
+    }
+
+    /// The command that runs a file of the environment's language in the environment's folder.
+    pub(super) fn interpret(self, folder: &Path, file: &Path) -> Command {
         let mut command = match self {
             Self::Python(_) | Self::PythonAnd { .. } | Self::PythonWithout { .. } => {
-                let mut command = shell::command(program(&folder, "python"));
+                let mut command = shell::command(program(folder, "python"));
                 // No compiled files among the sources.
-                command.env("PYTHONDONTWRITEBYTECODE", "1").arg(path);
+                command.env("PYTHONDONTWRITEBYTECODE", "1");
                 command
             }
-            Self::Node(_) => {
-                // Node looks for modules beside the script.
-                let copy = folder.join(script);
-                fs::copy(&path, &copy).with_context(|| path.display().to_string())?;
-                let mut command = shell::command("node");
-                command.arg(copy);
-                command
-            }
+            Self::Node(_) => shell::command("node"),
         };
+        command.arg(file);
         direct(&mut command);
-        Ok(command)
+        command
     }
 }
 

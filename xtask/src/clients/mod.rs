@@ -2,7 +2,7 @@
 //! stands before replicas, against the server, each in a scratch environment in `.cache/clients`.
 //!
 //! A client is a script in `xtask/clients`, which tries the same abilities as the others and tells
-//! what came of each.
+//! what came of each. What `docs/use-it-from.md` shows for a client runs as well.
 
 mod agents;
 pub(crate) mod install;
@@ -11,10 +11,11 @@ mod ray;
 mod replicas;
 mod router;
 mod schema;
+mod snippets;
 mod suite;
 
 use std::path::PathBuf;
-use std::process::{ExitCode, Stdio};
+use std::process::{Command, ExitCode, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -86,6 +87,39 @@ const CLIENTS: &[Client] = &[
         environment: Environment::Node(&["ollama@0.6.4"]),
         script: "ollama_node.mjs",
         abilities: ABILITIES,
+    },
+    Client {
+        name: "anthropic-node",
+        environment: Environment::Node(&["@anthropic-ai/sdk@1.14.0"]),
+        script: "anthropic_node.mjs",
+        abilities: ABILITIES,
+    },
+    Client {
+        name: "ai-sdk",
+        environment: Environment::Node(&["ai@7.0.173", "@ai-sdk/openai-compatible@3.0.92"]),
+        script: "ai_sdk_node.mjs",
+        abilities: ABILITIES,
+    },
+    Client {
+        name: "llama-index",
+        environment: Environment::Python(&[
+            "llama-index-llms-openai-like==0.8.1",
+            "llama-index-embeddings-openai-like==0.4.0",
+        ]),
+        script: "llama_index_python.py",
+        abilities: ABILITIES,
+    },
+    Client {
+        name: "aider",
+        environment: Environment::Python(&["aider-chat==0.86.2"]),
+        script: "aider_python.py",
+        abilities: &[snippets::ABILITY, "edit"],
+    },
+    Client {
+        name: "continue",
+        environment: Environment::Node(&["@continuedev/cli@1.5.47"]),
+        script: "continue_node.mjs",
+        abilities: &[snippets::ABILITY],
     },
     Client {
         name: "lm-eval",
@@ -266,16 +300,29 @@ impl Client {
     fn run(&self, server: &Server) -> Result<Vec<Tried>> {
         let mut command = self.environment.script(self.name, self.script)?;
         command.args([server.client.url(), &server.client.model, EMBEDDING_MODEL]);
-        let out = command.stdin(Stdio::null()).output();
-        let out = out.with_context(|| format!("start {}", shell::show(&command)))?;
+        let snippet = snippets::write(self, server)?;
+        let script_runs_it = self.abilities.contains(&snippets::ABILITY);
+        if script_runs_it {
+            command.args(&snippet);
+        }
+        let out = output(command)?;
         let stderr = String::from_utf8_lossy(&out.stderr);
         let stdout = String::from_utf8_lossy(&out.stdout);
-        let tried = read((self.name, self.abilities), &stdout, &stderr);
+        let mut tried = read((self.name, self.abilities), &stdout, &stderr);
         if tried.iter().any(|t| t.verdict == Verdict::Failed) {
             println!("{}", stderr.trim_end());
         }
+        if let Some(snippet) = snippet.filter(|_| !script_runs_it) {
+            tried.push(snippets::run(self, &snippet)?);
+        }
         Ok(tried)
     }
+}
+
+/// Runs a command without input.
+fn output(mut command: Command) -> Result<Output> {
+    let out = command.stdin(Stdio::null()).output();
+    out.with_context(|| format!("start {}", shell::show(&command)))
 }
 
 /// What a script printed: a line of JSON per ability. One that it does not tell of has failed.
@@ -320,10 +367,14 @@ fn render(tried: &[Tried]) -> String {
         let column = ABILITIES.iter().position(|ability| ability == what);
         let column = column.map_or(header.len() - 1, |idx| idx + 1);
         if let Some(cells) = rows.last_mut() {
-            cells[column] = match column {
-                n if n == header.len() - 1 => format!("{what}: {}", verdict.shown()),
-                _ => verdict.shown().to_owned(),
-            };
+            let cell = &mut cells[column];
+            match column {
+                n if n == header.len() - 1 => {
+                    let comma = if cell.is_empty() { "" } else { ", " };
+                    *cell += &format!("{comma}{what}: {}", verdict.shown());
+                }
+                _ => *cell = verdict.shown().to_owned(),
+            }
         }
     }
     table::render(&header, &rows)
@@ -347,6 +398,8 @@ mod tests {
         assert_eq!((&*tried[2].note, &*tried[4].note), ("why", "no vectors"));
         let (what, note) = ("answers".to_owned(), String::new());
         tried.push(Tried { row: "y", what, verdict: Passed, note });
+        let (what, note) = ("document".to_owned(), String::new());
+        tried.push(Tried { row: "y", what, verdict: Failed, note });
         let table = render(&tried);
         let rows: Vec<Vec<&str>> = table
             .lines()
@@ -354,7 +407,7 @@ mod tests {
             .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
             .collect();
         assert_eq!(rows[0], ["x", "ok", "FAILED", "FAILED", "FAILED", "skipped", "FAILED", ""]);
-        assert_eq!(rows[1], ["y", "", "", "", "", "", "", "answers: ok"]);
+        assert_eq!(rows[1], ["y", "", "", "", "", "", "", "answers: ok, document: FAILED"]);
     }
 
     #[test]

@@ -1,0 +1,148 @@
+//! What `docs/use-it-from.md` shows for a client: the fenced block whose info string is a language and
+//! the client's name. Python and JavaScript run as they are; a block in another language is a file for
+//! the client's script, which tries it as the ability [`ABILITY`].
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::{Client, Tried, Verdict};
+use crate::load::server::Server;
+use crate::shell;
+
+/// The name under which the table has it.
+pub(super) const ABILITY: &str = "document";
+const PAGE: &str = "docs/use-it-from.md";
+/// The server's address and its model, as the page has them.
+const URL: &str = "http://127.0.0.1:8080";
+const MODEL: &str = "smollm2";
+
+/// A block of the page.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Snippet<'a> {
+    language: &'a str,
+    client: &'a str,
+    text: String,
+}
+
+impl Snippet<'_> {
+    /// The suffix of its file.
+    fn suffix(&self) -> &str {
+        match self.language {
+            "python" => "py",
+            "js" => "mjs",
+            other => other,
+        }
+    }
+
+    /// Writes it into a folder, for a server and its model.
+    fn write(&self, folder: &Path, url: &str, model: &str) -> Result<PathBuf> {
+        let path = folder.join(format!("snippet.{}", self.suffix()));
+        let text = self.text.replace(URL, url).replace(MODEL, model);
+        fs::write(&path, text).with_context(|| path.display().to_string())?;
+        Ok(path)
+    }
+}
+
+/// The text of the page.
+fn page() -> Result<String> {
+    fs::read_to_string(shell::root().join(PAGE)).context(PAGE)
+}
+
+/// The blocks that name a client.
+fn snippets(page: &str) -> Vec<Snippet<'_>> {
+    let mut snippets: Vec<Snippet<'_>> = Vec::new();
+    let mut is_open = None; // whether the block that is open names a client
+    for line in page.lines() {
+        if let Some(info) = line.strip_prefix("```") {
+            is_open = match is_open {
+                Some(_) => None,
+                None => {
+                    let named = info.split_once(' ').filter(|(language, _)| *language != "console");
+                    snippets.extend(named.map(|(language, client)| Snippet {
+                        language,
+                        client,
+                        text: String::new(),
+                    }));
+                    Some(named.is_some())
+                }
+            };
+        } else if let (Some(true), Some(snippet)) = (is_open, snippets.last_mut()) {
+            snippet.text += line;
+            snippet.text.push('\n');
+        }
+    }
+    snippets
+}
+
+/// Writes the block of a client, if there is one, into the client's environment.
+pub(super) fn write(client: &Client, server: &Server) -> Result<Option<PathBuf>> {
+    let page = page()?;
+    let Some(snippet) = snippets(&page).into_iter().find(|s| s.client == client.name) else {
+        return Ok(None);
+    };
+    let folder = client.environment.install(client.name)?;
+    snippet.write(&folder, server.client.url(), &server.client.model).map(Some)
+}
+
+/// Runs a block by the interpreter of the client's environment. It must print an answer.
+pub(super) fn run(client: &Client, file: &Path) -> Result<Tried> {
+    let folder = client.environment.install(client.name)?;
+    let out = super::output(client.environment.interpret(&folder, file))?;
+    let answer = String::from_utf8_lossy(&out.stdout);
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    let (verdict, note) = if !out.status.success() {
+        let last = stderr.lines().rfind(|l| !l.trim().is_empty()).unwrap_or("no message");
+        (Verdict::Failed, format!("it exited with {}: {last}", out.status))
+    } else if answer.trim().is_empty() {
+        (Verdict::Failed, "it printed no answer".to_owned())
+    } else {
+        (Verdict::Passed, String::new())
+    };
+    Ok(Tried { row: client.name, what: ABILITY.to_owned(), verdict, note })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CLIENTS, EMBEDDING_MODEL};
+    use super::*;
+
+    #[test]
+    fn blocks_that_name_a_client_are_read() {
+        let page = "a\n```console skip: no\n$ x\n```\n```python one\nb\n\nc\n```\n```json\n{}\n```\n\
+                    ```yaml two\nd\n```\n";
+        let snippet =
+            |language, client, text: &str| Snippet { language, client, text: text.to_owned() };
+        let expected = [snippet("python", "one", "b\n\nc\n"), snippet("yaml", "two", "d\n")];
+        assert_eq!(snippets(page), expected);
+    }
+
+    #[test]
+    fn blocks_are_written_for_a_server() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = "m(\"http://127.0.0.1:8080/v1\", \"openai/smollm2\")\n".to_owned();
+        let snippet = Snippet { language: "js", client: "x", text };
+        let file = snippet.write(folder.path(), "http://127.0.0.1:9", "other.gguf").unwrap();
+        assert_eq!(file, folder.path().join("snippet.mjs"));
+        let written = fs::read_to_string(file).unwrap();
+        assert_eq!(written, "m(\"http://127.0.0.1:9/v1\", \"openai/other.gguf\")\n");
+    }
+
+    #[test]
+    fn every_block_of_the_page_runs() {
+        let page = page().unwrap();
+        let snippets = snippets(&page);
+        for snippet in &snippets {
+            let client = CLIENTS.iter().find(|client| client.name == snippet.client);
+            let client = client.unwrap_or_else(|| panic!("no client {}", snippet.client));
+            let is_program = ["python", "js"].contains(&snippet.language);
+            assert_ne!(client.abilities.contains(&ABILITY), is_program, "{}", client.name);
+            assert!(snippet.text.contains(URL) && snippet.text.contains(MODEL), "{snippet:?}");
+            assert!(!snippet.text.contains(EMBEDDING_MODEL), "{snippet:?}");
+        }
+        for client in CLIENTS.iter().filter(|client| client.abilities.contains(&ABILITY)) {
+            assert!(snippets.iter().any(|s| s.client == client.name), "{}", client.name);
+        }
+    }
+}
