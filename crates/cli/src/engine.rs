@@ -55,7 +55,7 @@ pub(crate) struct Needs {
     pub(crate) output: ModelOutput,
     /// Sequences that run together; `None` leaves it to the runtime.
     pub(crate) seqs: Option<usize>,
-    /// Tokens that the key-value cache holds; `None` is room for all sequences at full length.
+    /// Tokens that the key-value cache holds; `None` leaves it to the runtime.
     pub(crate) kv_tokens: Option<usize>,
     /// Whether the pages of prompts are kept for those that begin alike, also where a window has
     /// passed them.
@@ -227,7 +227,7 @@ impl Engine {
         };
         GenerateParams {
             sampling,
-            max_tokens: Some(args.max_tokens),
+            max_tokens: args.max_tokens,
             stop: args.stop.clone(),
             ignore_eos: args.ignore_eos,
             logprobs,

@@ -216,11 +216,12 @@ impl LoadArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Generation")]
 pub(crate) struct GenerateArgs {
-    /// Maximum number of tokens to generate
-    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value = "1024", value_parser = whole)]
+    /// Maximum number of tokens to generate [default: to the end of the answer or of the context]
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
-    pub(crate) max_tokens: usize,
-    /// Context length: the maximum number of tokens of prompt and answer [default: the model's, at most 8192]
+    pub(crate) max_tokens: Option<usize>,
+    /// Context length: the maximum number of tokens of prompt and answer [default: the model's, as
+    /// far as it fits into free memory]
     #[arg(short, long, visible_alias = "ctx-size", value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) ctx: Option<usize>,
     /// Stop string (may be given several times)
@@ -478,6 +479,16 @@ mod tests {
     struct Only {
         #[command(flatten)]
         generate: GenerateArgs,
+    }
+
+    #[test]
+    fn nothing_limits_an_answer_unless_it_is_said() {
+        let limits = |args: &[&str]| {
+            let only = Only::try_parse_from([&["x"], args].concat()).expect("well formed");
+            (only.generate.max_tokens, only.generate.ctx)
+        };
+        assert_eq!(limits(&[]), (None, None));
+        assert_eq!(limits(&["-n", "5", "--ctx", "64"]), (Some(5), Some(64)));
     }
 
     #[test]

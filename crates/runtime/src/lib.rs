@@ -66,10 +66,9 @@ pub mod backend;
 pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
 
 pub mod run;
-pub use run::{
-    Chunk, DEFAULT_MAX_SEQ_LEN, DeviceLayers, DraftHead, LoadOptions, Model, OutputRows, Outputs,
-};
+pub use run::{Chunk, DeviceLayers, DraftHead, LoadOptions, Model, OutputRows, Outputs};
 pub use run::{Embeddings, PlacedPart, Placement, Prompt, Rows, Runner, SeqId, device};
+pub use run::{POOL_SEQ_LEN, default_context};
 
 pub mod generate;
 pub use generate::{EmbedParams, Event, FinishReason, GenerateParams, Generation, Reply, Session};

@@ -33,7 +33,8 @@ pub(crate) struct Args {
     /// Do not scale the vectors to unit length
     #[arg(long)]
     no_normalize: bool,
-    /// Maximum number of tokens of a text [default: the model's context, at most 8192]
+    /// Maximum number of tokens of a text [default: the model's context, as
+    /// far as it fits into free memory]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     ctx: Option<usize>,
     /// Print a JSON object for every text: {"embedding": […], "n_tokens": N}

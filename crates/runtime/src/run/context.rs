@@ -6,8 +6,12 @@ use crate::Error;
 use crate::architectures::config::{Config, MAX_POSITIONS};
 use crate::architectures::rope::{Rope, RopeStretch};
 
-/// The context of a model made for more, unless one is requested.
-pub const DEFAULT_MAX_SEQ_LEN: usize = 8192;
+/// The context of a model for which none is requested, where there is memory for it: the one that it was made for. With
+/// LongRoPE and dynamic NTK the one before it was stretched, as a longer one changes the angles of every position.
+pub fn default_context(config: &Config) -> usize {
+    let unscaled = config.ropes.first().and_then(Rope::unscaled_context);
+    config.max_seq_len.min(unscaled.unwrap_or(usize::MAX))
+}
 
 /// Stretches a model's rotary embedding and its context.
 pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Result<(), Error> {
@@ -30,17 +34,14 @@ pub(super) fn stretch_context(config: &mut Config, stretch: RopeStretch) -> Resu
     Ok(())
 }
 
-/// The context that the options and the model agree on.
+/// The context that the options and the model agree on; the default one may become shorter where memory is short.
 pub(super) fn context(config: &Config, options: &LoadOptions) -> Result<usize, Error> {
     let refuse = |reason: String| Err(Error::Option { option: "ctx", reason });
     let rope = config.ropes.first();
     let stretched = rope.and_then(Rope::stretched_context).unwrap_or(0).min(MAX_POSITIONS);
     let longest = config.max_seq_len.max(stretched);
     match options.max_seq_len {
-        None => {
-            let unscaled = rope.and_then(Rope::unscaled_context).unwrap_or(usize::MAX);
-            Ok(config.max_seq_len.min(DEFAULT_MAX_SEQ_LEN).min(unscaled))
-        }
+        None => Ok(default_context(config)),
         Some(0) => refuse("must be at least 1".to_owned()),
         Some(n) if n > longest => {
             let can_stretch = rope

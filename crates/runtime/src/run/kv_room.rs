@@ -1,15 +1,52 @@
-//! The pages of keys and values that a model gets: as many as its sequences can use, or as many as fit into the memory
-//! that its devices have left.
+//! How long the sequences of a model may be and the pages of keys and values that it gets: what the options ask for, or
+//! by default what its sequences can use within the memory that its devices have left.
 
 use crate::Error;
-use crate::backend::{Arithmetic, ExecutableOptions, FreeMemory, MemoryUse};
+use crate::backend::{Arithmetic, FreeMemory, MemoryUse};
 use crate::base::ByteSize;
 use crate::error::DeviceFault;
 use crate::graph::plan::{Plan, RowLimits, plan};
 use crate::run::options::{LoadOptions, part_options};
-use crate::run::placement::ToLoad;
+use crate::run::placement::{PlacedPart, ToLoad};
 use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
 use realizar_quant::BlockType;
+
+/// Where no context is requested, the key-value cache has room for this many tokens of each sequence, or for one whole
+/// context where that is more.
+pub const POOL_SEQ_LEN: usize = 8192;
+
+/// A default context is never made shorter than this: what does not fit is an error that says so.
+const MIN_CONTEXT: usize = 2048;
+
+/// The parts of what is free beside weights and workspace of which a default cache takes one: a GPU's cache is
+/// allocated at load, and another model must find room.
+const DEFAULT_SHARE: usize = 2;
+
+/// What the key-value cache of a model has room for.
+#[derive(Debug)]
+pub(super) struct KvRoom {
+    /// The maximum number of tokens of a sequence.
+    pub(super) max_seq_len: usize,
+    /// The maximum number of pages of a group, if not all that the sequences can use fit.
+    pub(super) most_pages: Option<usize>,
+    /// What the free memory made smaller, and how to change that.
+    pub(super) notes: Vec<String>,
+}
+
+/// Pages of a group: `of_len` pages for a sequence of so many tokens, for all sequences together.
+fn wanted_pages(
+    options: &LoadOptions,
+    max_seq_len: usize,
+    of_len: impl Fn(usize) -> usize,
+) -> usize {
+    match options.max_seq_len {
+        Some(_) => of_len(max_seq_len).saturating_mul(options.max_seqs),
+        None => {
+            let of_seqs = of_len(max_seq_len.min(POOL_SEQ_LEN)).saturating_mul(options.max_seqs);
+            of_len(max_seq_len).max(of_seqs)
+        }
+    }
+}
 
 /// Of each key-value group, its layout and its pages: at most `most_pages`, unless the options say how many tokens
 /// there is to be room for.
@@ -27,14 +64,16 @@ pub(super) fn kv_pools(
     let pool = |spec: &GroupSpec| {
         let layout = KvLayout::new(ty, spec.clone())?;
         // Of a window, prefixes keep pages that their sequences have passed.
-        let per_seq = match options.prefix_cache {
-            true => max_seq_len.div_ceil(PAGE_LEN),
-            false => layout.pages_for(max_seq_len, max_step),
+        let of_len = |len: usize| match options.prefix_cache {
+            true => len.div_ceil(PAGE_LEN),
+            false => layout.pages_for(len, max_step),
         };
-        let wanted = per_seq.saturating_mul(options.max_seqs);
         let n_pages = match options.kv_tokens {
             Some(n) => n.div_ceil(PAGE_LEN),
-            None => wanted.min(most_pages.unwrap_or(usize::MAX)),
+            None => {
+                let wanted = wanted_pages(options, max_seq_len, of_len);
+                wanted.min(most_pages.unwrap_or(usize::MAX))
+            }
         };
         Ok((layout, n_pages))
     };
@@ -51,54 +90,81 @@ struct Part<'a> {
 /// What the pages of all parts are fitted to.
 struct Fit<'a> {
     options: &'a LoadOptions,
-    max_seq_len: usize,
     limits: RowLimits,
 }
 
 impl Fit<'_> {
-    fn options_of(&self, part: &Part<'_>, n_pages: usize) -> Result<ExecutableOptions, Error> {
-        let graph = &part.to_load.1.graph;
-        part_options(graph, self.options, self.max_seq_len, self.limits, Some(n_pages))
+    fn needed(
+        &self,
+        part: &Part<'_>,
+        (max_seq_len, n_pages): (usize, usize),
+    ) -> Result<Vec<MemoryUse>, Error> {
+        let (backend, PlacedPart { graph, .. }, weights) = part.to_load;
+        let options = part_options(graph, self.options, max_seq_len, self.limits, Some(n_pages))?;
+        Ok(backend.memory_of_ranks(&part.plan, weights, &options))
     }
 
-    /// Whether a part fits with this many pages.
-    fn fits(&self, part: &Part<'_>, n_pages: usize) -> Result<bool, Error> {
-        let (backend, _, weights) = part.to_load;
-        let options = self.options_of(part, n_pages)?;
-        let of_ranks = backend.memory_of_ranks(&part.plan, weights, &options);
-        let most = of_ranks.iter().map(MemoryUse::total).max().unwrap_or(0);
-        Ok(most <= part.free.bytes.saturating_sub(part.free.reserve))
+    /// Whether a part fits with sequences and pages of these sizes, where keys and values get one of `share` parts of
+    /// what weights and workspace leave.
+    fn fits(&self, part: &Part<'_>, sizes: (usize, usize), share: usize) -> Result<bool, Error> {
+        let room = part.free.bytes.saturating_sub(part.free.reserve);
+        let is_in = |needed: &MemoryUse| {
+            let beside = needed.weights.saturating_add(needed.scratch);
+            beside.saturating_add(needed.kv.saturating_mul(share)) <= room
+        };
+        Ok(self.needed(part, sizes)?.iter().all(is_in))
     }
 
-    /// The maximum number of pages, from `fewest`, which fit, to `most`, with which a part fits.
-    fn most(&self, part: &Part<'_>, fewest: usize, most: usize) -> Result<usize, Error> {
-        let (mut fits, mut beyond) = (fewest, most.saturating_add(1));
-        while beyond - fits > 1 {
-            let middle = fits.midpoint(beyond);
-            if self.fits(part, middle)? {
-                fits = middle;
+    /// The maximum number from `fewest`, which fits, to `most` of which `fits` says so.
+    fn most(
+        fewest: usize,
+        most: usize,
+        fits: impl Fn(usize) -> Result<bool, Error>,
+    ) -> Result<usize, Error> {
+        let (mut within, mut beyond) = (fewest, most.saturating_add(1));
+        while beyond - within > 1 {
+            let middle = within.midpoint(beyond);
+            if fits(middle)? {
+                within = middle;
             } else {
                 beyond = middle;
             }
         }
-        Ok(fits)
+        Ok(within)
+    }
+
+    /// The maximum number of pages up to `most` of which one sequence may have all, from `fewest`, which fit.
+    fn most_of_one(
+        &self,
+        part: &Part<'_>,
+        (fewest, most): (usize, usize),
+        share: usize,
+    ) -> Result<usize, Error> {
+        Self::most(fewest, most, |n| self.fits(part, (n.saturating_mul(PAGE_LEN), n), share))
+    }
+
+    /// The tokens of the longest sequence up to `max_seq_len` that fits if nothing else is to find room.
+    fn longest(&self, part: &Part<'_>, max_seq_len: usize) -> Result<usize, Error> {
+        let whole = max_seq_len.div_ceil(PAGE_LEN);
+        Ok(match self.fits(part, (max_seq_len, 0), 1)? {
+            true => {
+                let n = Self::most(0, whole, |n| self.fits(part, (max_seq_len, n), 1))?;
+                n * PAGE_LEN
+            }
+            false => 0,
+        })
     }
 
     /// The error of a device on which one context does not fit.
-    fn refusal(&self, part: &Part<'_>, whole: usize) -> Result<Error, Error> {
-        let (backend, _, weights) = part.to_load;
+    fn refusal(&self, part: &Part<'_>, context: usize, longest: usize) -> Result<Error, Error> {
+        let backend = part.to_load.0;
         let FreeMemory { bytes, reserve, .. } = part.free;
-        let tokens = match self.fits(part, 0)? {
-            true => self.most(part, 0, whole)? * PAGE_LEN,
-            false => 0,
-        };
-        let options = self.options_of(part, whole)?;
-        let of_ranks = backend.memory_of_ranks(&part.plan, weights, &options);
-        let needed = of_ranks.into_iter().max_by_key(MemoryUse::total).unwrap_or_default();
+        let needed = self.needed(part, (context, context.div_ceil(PAGE_LEN)))?;
+        let needed = needed.into_iter().max_by_key(MemoryUse::total).unwrap_or_default();
         let beside = ByteSize::from(needed.weights.saturating_add(needed.scratch));
-        let (context, kv) = (self.max_seq_len, ByteSize::from(needed.kv));
+        let kv = ByteSize::from(needed.kv);
         let (free, reserve) = (ByteSize::from(bytes), ByteSize::from(reserve));
-        let advice = match tokens {
+        let advice = match longest {
             0 => "not a single token fits: use fewer layers on this device (--gpu-layers) or a \
                   smaller model"
                 .to_owned(),
@@ -112,45 +178,94 @@ impl Fit<'_> {
         let (device, fault) = (backend.name(), DeviceFault::OutOfMemory);
         Ok(Error::Device { device, fault, reason })
     }
+
+    /// The maximum number of pages from one context of `max_seq_len` tokens to `most` with which a part fits.
+    fn requested(&self, part: &Part<'_>, max_seq_len: usize, most: usize) -> Result<usize, Error> {
+        let whole = max_seq_len.div_ceil(PAGE_LEN);
+        let fits = |n: usize| self.fits(part, (max_seq_len, n), 1);
+        match fits(whole)? {
+            true => Self::most(whole, most, fits),
+            false if part.free.is_exact => {
+                let longest = self.longest(part, max_seq_len)?;
+                Err(self.refusal(part, max_seq_len, longest)?)
+            }
+            false => Ok(whole),
+        }
+    }
+
+    /// The default context of a part, at most `max_seq_len` tokens, and its pages, at most `most`.
+    ///
+    /// Half of what is free beside weights and workspace goes to keys and values. A context of up to
+    /// [`POOL_SEQ_LEN`] may take all of it, and is the least where what is free is only estimated.
+    fn default_of(
+        &self,
+        part: &Part<'_>,
+        max_seq_len: usize,
+        most: usize,
+    ) -> Result<(usize, usize), Error> {
+        let whole = max_seq_len.div_ceil(PAGE_LEN);
+        if self.fits(part, (max_seq_len, whole), DEFAULT_SHARE)? {
+            let fits = |n: usize| self.fits(part, (max_seq_len, n), DEFAULT_SHARE);
+            return Ok((max_seq_len, Self::most(whole, most, fits)?));
+        }
+        let usual = max_seq_len.min(POOL_SEQ_LEN);
+        let of_usual = usual.div_ceil(PAGE_LEN);
+        if self.fits(part, (usual, of_usual), DEFAULT_SHARE)? {
+            let n = self.most_of_one(part, (of_usual, whole), DEFAULT_SHARE)?;
+            return Ok((max_seq_len.min(n * PAGE_LEN), n));
+        }
+        if !part.free.is_exact || self.fits(part, (usual, of_usual), 1)? {
+            return Ok((usual, of_usual));
+        }
+        match self.longest(part, usual)? {
+            n if n >= MIN_CONTEXT => Ok((n, n / PAGE_LEN)),
+            n => Err(self.refusal(part, usual, n)?),
+        }
+    }
 }
 
-/// The maximum number of pages of a group, if all that the sequences can use do not fit; never fewer than one context takes.
+/// The context of a model of at most `max_seq_len` tokens, and the pages of its groups.
 ///
 /// # Errors
 /// [`Error::Device`] if not one context fits a device that reports its free memory exactly.
-pub(super) fn most_pages(
+pub(super) fn kv_room(
     to_load: &[ToLoad<'_>],
     options: &LoadOptions,
     max_seq_len: usize,
     limits: RowLimits,
-) -> Result<Option<usize>, Error> {
+) -> Result<KvRoom, Error> {
+    let mut room = KvRoom { max_seq_len, most_pages: None, notes: Vec::new() };
     if options.kv_tokens.is_some() {
-        return Ok(None);
+        return Ok(room);
     }
-    let whole = max_seq_len.div_ceil(PAGE_LEN);
-    let wanted = whole.saturating_mul(options.max_seqs);
-    let fit = Fit { options, max_seq_len, limits };
+    let of_len = |len: usize| len.div_ceil(PAGE_LEN);
+    let wanted = wanted_pages(options, max_seq_len, of_len);
+    let fit = Fit { options, limits };
     let mut most = wanted;
     for to_load in to_load {
         let Some(free) = to_load.0.free_memory() else { continue };
         let part = Part { to_load, plan: plan(&to_load.1.graph, limits), free };
-        if fit.fits(&part, most)? {
-            continue;
-        }
-        most = match fit.fits(&part, whole)? {
-            true => fit.most(&part, whole, most)?,
-            false if free.is_exact => return Err(fit.refusal(&part, whole)?),
-            false => whole,
+        let (context, n_pages) = match options.max_seq_len {
+            Some(_) => (room.max_seq_len, fit.requested(&part, room.max_seq_len, most)?),
+            None => fit.default_of(&part, room.max_seq_len, most)?,
         };
-        let (tokens, free, device) =
-            (most * PAGE_LEN, ByteSize::from(free.bytes), to_load.0.name());
-        tracing::warn!(
-            "the key-value cache has room for {tokens} of the {} tokens that {} sequences of \
-             {max_seq_len} can use: {free} of memory are free on {device}; see --kv-tokens, --ctx, \
-             --parallel and --kv-type",
-            wanted * PAGE_LEN,
-            options.max_seqs,
-        );
+        let (free, device) = (ByteSize::from(free.bytes), to_load.0.name());
+        if context < room.max_seq_len {
+            room.notes.push(format!(
+                "the context is {context} of the model's {max_seq_len} tokens: {free} of memory \
+                 are free on {device}; see --ctx and --kv-type"
+            ));
+        } else if n_pages < most {
+            let (tokens, wanted, n_seqs) =
+                (n_pages * PAGE_LEN, wanted * PAGE_LEN, options.max_seqs);
+            room.notes.push(format!(
+                "the key-value cache has room for {tokens} tokens instead of {wanted} for \
+                 {n_seqs} sequences: {free} of memory are free on {device}; see --kv-tokens, \
+                 --ctx, --parallel and --kv-type"
+            ));
+        }
+        (room.max_seq_len, most) = (context, n_pages);
     }
-    Ok((most < wanted).then_some(most))
+    room.most_pages = (most < wanted).then_some(most);
+    Ok(room)
 }

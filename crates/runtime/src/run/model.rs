@@ -14,7 +14,7 @@ use crate::graph::{self, DraftBytes, Graph};
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::context::{context, stretch_context};
 use crate::run::drafting::DraftHead;
-use crate::run::kv_room::{kv_pools, most_pages};
+use crate::run::kv_room::{KvRoom, kv_pools, kv_room};
 use crate::run::options::{LoadOptions, for_devices, n_states, part_options, row_limits};
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
@@ -137,7 +137,9 @@ impl Model {
         let bytes_per_token = graph::bytes_per_token(&graph, &weights);
         let fingerprint = Fingerprint::new(&graph, &weights, options.arithmetic);
         let to_load = place(graph, weights, config.layers.len(), devices)?;
-        let most_pages = most_pages(&to_load, options, max_seq_len, limits)?;
+        let KvRoom { max_seq_len, most_pages, notes } =
+            kv_room(&to_load, options, max_seq_len, limits)?;
+        notes.iter().for_each(|note| tracing::warn!("{note}"));
         let kv = kv_pools(&kv_groups, options, max_seq_len, limits.tokens, most_pages)?;
         // Groups with a window need fewer pages for the same tokens.
         let kv_tokens = kv.iter().map(|(_, n_pages)| n_pages * PAGE_LEN).max();
@@ -217,7 +219,8 @@ impl Model {
         let (_, Recorded { config, graph, weights, max_seq_len, limits, .. }) =
             Recorded::open(path, options)?;
         let to_load = place(graph, weights, config.layers.len(), devices)?;
-        let most_pages = most_pages(&to_load, options, max_seq_len, limits)?;
+        let KvRoom { max_seq_len, most_pages, .. } =
+            kv_room(&to_load, options, max_seq_len, limits)?;
         let needed = |(backend, part, weights): &ToLoad<'_>| {
             let for_part = part_options(&part.graph, options, max_seq_len, limits, most_pages)?;
             let plan = plan(&part.graph, limits);

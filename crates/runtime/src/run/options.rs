@@ -22,9 +22,8 @@ pub struct LoadOptions {
     /// The type of stored keys and values: F32, F16, BF16, F8 or, for heads of whole blocks of 32 elements, Q8_0 or
     /// Q4_0. `None` is F16, or F32 with F32 arithmetic.
     pub kv_type: Option<BlockType>,
-    /// The maximum number of tokens of a sequence. `None` is what the model was made for, up
-    /// to [`DEFAULT_MAX_SEQ_LEN`](crate::DEFAULT_MAX_SEQ_LEN) and, with LongRoPE and dynamic NTK, to the context before it
-    /// was stretched: a longer one changes the angles of every position.
+    /// The maximum number of tokens of a sequence. `None` is [what the model was made for](crate::default_context), or
+    /// as many as fit where that is more than the memory that is free.
     pub max_seq_len: Option<usize>,
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
     pub rope_stretch: Option<RopeStretch>,
@@ -34,13 +33,14 @@ pub struct LoadOptions {
     /// The maximum number of rows of logits of a step. Hidden states are small: of these, a step gives as
     /// many as it has tokens.
     pub max_outputs: usize,
-    /// Sequences of full length that the key-value cache has room for.
+    /// Sequences that the key-value cache has room for.
     pub max_seqs: usize,
     /// Whether the pages of prompts are kept for requests that begin alike.
     pub prefix_cache: bool,
-    /// The maximum number of tokens that the key-value cache holds, of all sequences together. `None` is room
-    /// for `max_seqs` sequences of full length, or for as many tokens as fit into the memory that is free, but one
-    /// sequence at least.
+    /// The maximum number of tokens that the key-value cache holds, of all sequences together. `None` is room for
+    /// `max_seqs` sequences of `max_seq_len` tokens, or for as many tokens as fit into the memory that is free, but one
+    /// sequence at least. Without `max_seq_len` it is one whole context or `max_seqs` sequences of
+    /// [`POOL_SEQ_LEN`](crate::POOL_SEQ_LEN) tokens, whichever is more, within half of what is free beside the weights.
     pub kv_tokens: Option<usize>,
     /// Whether the model's layer for multi-token prediction is loaded. What has no engine does not use it.
     pub draft_head: DraftHead,

@@ -1,6 +1,7 @@
 //! What a model takes is known before it is loaded, and is what it reports afterwards.
 
 use crate::common::tiny::tiny;
+use realizar_formats::{Gguf, GgufWriter};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Executable, ExecutableOptions, FreeMemory};
@@ -9,7 +10,7 @@ use realizar_runtime::graph::Fusions;
 use realizar_runtime::plan::Plan;
 use realizar_runtime::weights::Weights;
 use realizar_runtime::{DeviceLayers, Error, LoadOptions, MemoryUse, Model, ModelOutput};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn memory(file: &str, options: &LoadOptions) -> (Model, MemoryUse) {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs");
@@ -124,6 +125,83 @@ fn pages_fill_what_is_left() {
     assert_eq!(load(0, false, &ten).expect("the model loads").kv_tokens(), Some(64));
     let stated = load(0, true, &options(10, Some(96))).expect("the model loads");
     assert_eq!(stated.kv_tokens(), Some(96));
+}
+
+/// The tiny model as if it had been made for a long context.
+fn long_model(dir: &Path, context: u32) -> PathBuf {
+    let source = Gguf::open(tiny("llama").join("model-f32.gguf")).expect("a sound file");
+    let tensors: Vec<_> = source
+        .tensors()
+        .iter()
+        .map(|info| source.tensor(&info.name).expect("a tensor of the list"))
+        .collect();
+    let mut gguf = GgufWriter::new();
+    for (key, value) in source.metadata().iter() {
+        match key {
+            "llama.context_length" => gguf.set(key, context).expect("set"),
+            key => gguf.set(key, value.clone()).expect("set"),
+        }
+    }
+    for tensor in &tensors {
+        gguf.tensor(&tensor.name, tensor.ty, &tensor.shape, &tensor.data).expect("added");
+    }
+    let path = dir.join("long.gguf");
+    gguf.write_file(&path).expect("written");
+    path
+}
+
+#[test]
+fn a_default_context_is_the_models_as_far_as_it_fits() {
+    const OWN: usize = 32_768;
+    const PAGE: usize = 32;
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = long_model(dir.path(), OWN as u32);
+    let cpu = CpuBackend::new(Some(1), None).expect("the processor");
+    let options = |max_seqs, max_seq_len| LoadOptions {
+        chunk: Some(64),
+        max_seqs,
+        max_seq_len,
+        prefix_cache: true,
+        ..LoadOptions::default()
+    };
+    let one_page = LoadOptions { kv_tokens: Some(PAGE), ..options(16, None) };
+    let one_page = Model::memory_needed(&path, &[DeviceLayers::rest(&cpu)], &one_page);
+    let MemoryUse { weights, scratch, kv: page } = one_page.expect("a sound file");
+    let load = |n_pages: usize, is_exact: bool, options: &LoadOptions| {
+        let bytes = weights + scratch + n_pages * page + 1000;
+        let small = Small { cpu, free: FreeMemory { bytes, reserve: 1000, is_exact } };
+        let needed = Model::memory_needed(&path, &[DeviceLayers::rest(&small)], options);
+        let model = Model::load(&path, &small, options)?;
+        assert_eq!(model.memory(), needed.expect("what is loaded"));
+        Ok::<_, Error>((model.max_seq_len(), model.kv_tokens().expect("there is attention")))
+    };
+    let default = options(16, None);
+    for (n_pages, is_exact, options, want) in [
+        // All of it: one context, or 8192 tokens of each sequence.
+        (1 << 20, true, &options(1, None), (OWN, OWN)),
+        (1 << 20, true, &default, (OWN, 16 * 8192)),
+        // Half of what is free has room for fewer tokens, then for less than one context.
+        (2 * 2048, true, &default, (OWN, 65_536)),
+        (2 * 1024, true, &default, (OWN, OWN)),
+        (2 * 1024 - 1, true, &default, (OWN - PAGE, OWN - PAGE)),
+        (2 * 256, true, &default, (8192, 8192)),
+        // Up to 8192 tokens may take all of it.
+        (2 * 256 - 1, true, &default, (8192, 8192)),
+        (256, true, &default, (8192, 8192)),
+        (255, true, &default, (8160, 8160)),
+        (64, true, &default, (2048, 2048)),
+        (64, false, &default, (8192, 8192)),
+        (0, false, &default, (8192, 8192)),
+        // A context that is requested takes what there is.
+        (1 << 20, true, &options(2, Some(16_384)), (16_384, 32_768)),
+        (600, true, &options(2, Some(16_384)), (16_384, 600 * PAGE)),
+    ] {
+        let found = load(n_pages, is_exact, options);
+        assert_eq!(found.expect("the model loads"), want, "{n_pages} pages, exact: {is_exact}");
+    }
+    let text = load(63, true, &default).expect_err("too little").to_string();
+    assert!(text.contains("a context of 8192 tokens takes"), "{text}");
+    assert!(text.contains("2016 tokens fit: use --ctx 2016"), "{text}");
 }
 
 #[test]

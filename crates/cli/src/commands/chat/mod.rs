@@ -208,7 +208,7 @@ fn answer(engine: &mut Engine, ids: &[u32], args: &Args, tools: &Tools) -> Resul
     printer.push(&mut out, &generation.tail)?;
     printer.finish(&mut out, if guard.asked() { " [stopped]" } else { "" })?;
     if generation.finish_reason == FinishReason::Length {
-        ui::note(&match generation.ids.len() >= args.generate.max_tokens {
+        ui::note(&match args.generate.max_tokens.is_some_and(|n| generation.ids.len() >= n) {
             true => format!("the answer was cut off after {} tokens (-n)", generation.ids.len()),
             false => "the answer was cut off: the context is full (-c)".to_owned(),
         });
@@ -236,7 +236,7 @@ impl Chat {
     fn fit(
         &mut self,
         engine: &Engine,
-        max_tokens: usize,
+        max_tokens: Option<usize>,
         tools: &[Value],
     ) -> Result<(Vec<u32>, usize)> {
         let context = engine.model.max_seq_len();
@@ -249,7 +249,7 @@ impl Chat {
             }
             self.messages.drain(..turn_len);
             n_dropped += 1;
-            room = (context / 4).min(max_tokens).max(1);
+            room = (context / 4).min(max_tokens.unwrap_or(usize::MAX)).max(1);
         }
     }
 
