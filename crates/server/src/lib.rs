@@ -57,7 +57,7 @@ pub use fields::InvalidRequest;
 pub use kv_events::{KvEvents, KvEventsConfig};
 pub use record::{RequestObserver, RequestRecord};
 pub use registry::served::ServedModel;
-pub use registry::{ModelLoader, ModelSpec, Models, ModelsConfig};
+pub use registry::{KeepAlive, ModelLoader, ModelSpec, Models, ModelsConfig, NoDuration};
 pub use server::{Server, serve};
 pub use state::AppState;
 pub use tool_host::{ToolCallError, ToolCallFuture, ToolHost, ToolOutput, ToolSource};

@@ -59,10 +59,12 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let serving = self.listener.serve(self.app, app::full(self.state.clone()), stopped);
         let mut serving = tokio::spawn(serving);
+        let models = self.state.models().clone();
         tokio::select! {
             result = &mut serving => return ended(result),
             () = shutdown => {}
             () = history::keep(&self.state) => {}
+            () = models.unload_idle() => {}
         }
         self.state.close();
         let _ = stop.send(true);

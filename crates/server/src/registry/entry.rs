@@ -1,11 +1,17 @@
 //! A model that is known, and the state that it is in.
 
+use super::files::ModelFiles;
+use super::keep_alive::KeepAlive;
 use super::lease::ModelLease;
+use super::loader::ModelSpec;
 use crate::error::LoadError;
+use crate::ids;
 use crate::registry::served::ServedModel;
 use realizar_runtime::{MemoryUse, ModelOutput};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
 /// What becomes of a load: nothing yet, a model in use, or why there is none.
@@ -24,6 +30,16 @@ pub(super) struct Entry {
     pub(super) error: Option<LoadError>,
     /// When it was used last, by the registry's own clock.
     pub(super) last_used: u64,
+    /// Whether the program only offers it, so that it may go when no request uses it.
+    pub(super) is_offered: bool,
+    /// Whether the loader has found it, and may lose it again.
+    pub(super) is_found: bool,
+    /// How long it stays without a request, once it is loaded.
+    pub(super) keep_alive: KeepAlive,
+    /// Since when no request uses it.
+    pub(super) idle_since: Option<Instant>,
+    /// Its files, as far as they are on this machine.
+    pub(super) files: Option<ModelFiles>,
     pub(super) created: u64,
     pub(super) counts: LoadCounts,
 }
@@ -45,6 +61,12 @@ pub(super) enum Slot {
         ended: watch::Receiver<bool>,
         memory: usize,
     },
+}
+
+impl Slot {
+    pub(super) fn is_unloaded(&self) -> bool {
+        matches!(self, Self::Unloaded)
+    }
 }
 
 /// A loaded model and how many use it.
@@ -100,6 +122,10 @@ pub(crate) struct ModelStatus {
     pub(crate) error: Option<String>,
     /// The model, where it is loaded.
     pub(crate) model: Option<Arc<ServedModel>>,
+    /// Its files, as far as they are on this machine.
+    pub(crate) files: Option<ModelFiles>,
+    /// How long it stays without a request, where it is loaded and goes by itself.
+    pub(crate) stays_for: Option<Duration>,
     pub(crate) counts: LoadCounts,
 }
 
@@ -111,6 +137,27 @@ impl ModelStatus {
 }
 
 impl Entry {
+    /// A model that the loader can load, with the path of its files if that is known.
+    pub(super) fn unloaded(spec: ModelSpec, path: Option<&Path>) -> Self {
+        let ModelSpec { name, aliases, source, output } = spec;
+        Self {
+            name,
+            aliases,
+            source: Some(source),
+            output,
+            slot: Slot::Unloaded,
+            error: None,
+            last_used: 0,
+            is_offered: false,
+            is_found: false,
+            keep_alive: KeepAlive::FOREVER,
+            idle_since: None,
+            files: path.and_then(ModelFiles::of),
+            created: ids::unix_seconds(),
+            counts: LoadCounts::default(),
+        }
+    }
+
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         std::iter::once(&self.name).chain(&self.aliases).map(String::as_str)
     }
@@ -165,6 +212,8 @@ impl Entry {
             },
             error: self.error.as_ref().map(ToString::to_string),
             model: self.loaded().map(|loaded| loaded.model.clone()),
+            files: self.files.clone(),
+            stays_for: self.loaded().and_then(|_| self.stays_for(Instant::now())),
             counts: self.counts,
         }
     }

@@ -8,6 +8,7 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// A loaded model that a request uses. The model is not unloaded to make room for another one
 /// before all leases are gone.
@@ -59,9 +60,15 @@ impl fmt::Debug for ModelLease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let mut inner = self.registry.lock();
-        self.uses.fetch_sub(1, Ordering::Relaxed);
+        let is_last = self.uses.fetch_sub(1, Ordering::Relaxed) == 1;
         inner.touch(&self.model.name);
+        let ending = match is_last && !inner.closed {
+            true => inner.note_idle(&self.model.name, Instant::now()),
+            false => None,
+        };
         drop(inner);
         self.registry.changed.notify_all();
+        self.registry.idle.notify_one();
+        self.registry.end_idle(ending.into_iter().collect());
     }
 }

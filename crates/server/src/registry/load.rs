@@ -1,6 +1,8 @@
 //! Loading: one load of a model at a time, whose outcome all who wait for it share.
 
 use super::entry::{Loaded, Outcome, Slot};
+use super::files::ModelFiles;
+use super::keep_alive::KeepAlive;
 use super::lease::ModelLease;
 use super::room::Room;
 use super::{Inner, Models, Pick, Registry, Seized};
@@ -47,6 +49,8 @@ impl Inner {
     fn mark_loading(&mut self, idx: usize) -> (watch::Sender<Outcome>, watch::Receiver<Outcome>) {
         let (sender, outcome) = watch::channel(None);
         let entry = &mut self.entries[idx];
+        entry.keep_alive = if entry.is_offered { self.keep_alive } else { KeepAlive::FOREVER };
+        entry.idle_since = None;
         entry.slot = Slot::Loading { outcome: outcome.clone(), booked: None, cancelled: false };
         (sender, outcome)
     }
@@ -100,6 +104,7 @@ impl Registry {
             Ok(loaded) => {
                 let (lease, seconds) = (self.lease(&loaded), start.elapsed().as_secs_f64());
                 loaded_model = Some(loaded.model.clone());
+                entry.files = ModelFiles::of(loaded.model.engine.model().path());
                 entry.slot = Slot::Loaded(loaded);
                 entry.error = None;
                 entry.counts.loads += 1;
@@ -219,20 +224,22 @@ impl Models {
         }
     }
 
-    /// Begins to load the model with this name or alias. With `wait`, returns when it is loaded.
+    /// Begins to load the model with this name or alias, which then stays until it has to make room or is
+    /// unloaded. With `wait`, returns when it is loaded.
     pub(crate) async fn load(&self, name: &str, wait: bool) -> Result<(), LoadError> {
-        match self.0.seize(Pick::Named(name), true)? {
-            Seized::Ready(lease) => Err(LoadError::Loaded { name: lease.name.clone() }),
-            Seized::Loading(outcome) if wait => finished(outcome).await.map(drop),
-            Seized::Loading(_) => Ok(()),
+        let seized = match self.0.seize(Pick::Named(name), true)? {
+            Seized::Ready(lease) => return Err(LoadError::Loaded { name: lease.name.clone() }),
             Seized::Unloading(mut ended) => {
                 // A sender that is gone has ended as well.
                 let _ = ended.wait_for(|&ended| ended).await;
-                match self.0.seize(Pick::Named(name), true)? {
-                    Seized::Loading(outcome) if wait => finished(outcome).await.map(drop),
-                    _ => Ok(()),
-                }
+                self.0.seize(Pick::Named(name), true)?
             }
+            seized => seized,
+        };
+        self.keep_alive(name, KeepAlive::FOREVER)?;
+        match seized {
+            Seized::Loading(outcome) if wait => finished(outcome).await.map(drop),
+            _ => Ok(()),
         }
     }
 }

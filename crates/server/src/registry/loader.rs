@@ -1,8 +1,10 @@
 //! A program's models: which there are, how each is loaded, and how many may be.
 
+use super::keep_alive::KeepAlive;
 use crate::registry::served::ServedModel;
 use realizar_runtime::{MemoryUse, ModelOutput};
 use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Loads configured models. Its functions may take long: they run on threads of their own, for
@@ -19,6 +21,17 @@ pub trait ModelLoader: Send + Sync {
     /// # Errors
     /// If the model cannot be loaded.
     fn load(&self, name: &str) -> Result<ServedModel, Box<dyn Error + Send + Sync>>;
+
+    /// The path of the files of the model of this name, if they are on this machine. Must be quick.
+    fn path(&self, _name: &str) -> Option<PathBuf> {
+        None
+    }
+
+    /// Further models that can be loaded now and that are offered beside those that were made known: called
+    /// before models are listed, and where a name is unknown. Must be quick.
+    fn discover(&self) -> Vec<ModelSpec> {
+        Vec::new()
+    }
 }
 
 /// A model that can be loaded.
@@ -43,6 +56,8 @@ pub struct ModelsConfig {
     pub max_loaded: Option<usize>,
     /// Whether a request loads the model that it names.
     pub autoload: bool,
+    /// How long a model that is only [offered](super::Models::offer) stays loaded without a request.
+    pub keep_alive: KeepAlive,
     /// How long a load waits for models that are in use and would have to make room.
     pub room_wait: Duration,
     /// How long the requests of a model being unloaded may continue.
@@ -55,6 +70,7 @@ impl Default for ModelsConfig {
             memory_limit: None,
             max_loaded: None,
             autoload: true,
+            keep_alive: KeepAlive::default(),
             room_wait: Duration::from_secs(30),
             unload_grace: Duration::from_secs(30),
         }

@@ -6,6 +6,8 @@
 //! outcome. A request holds a lease (`lease`) on its model, without which the model may go.
 
 mod entry;
+mod files;
+mod keep_alive;
 mod lease;
 mod load;
 mod loader;
@@ -15,19 +17,21 @@ pub(crate) mod slots;
 mod unload;
 
 pub(crate) use entry::{LoadState, ModelStatus};
+pub use keep_alive::{KeepAlive, NoDuration};
 pub(crate) use lease::ModelLease;
 pub use loader::{ModelLoader, ModelSpec, ModelsConfig};
 
 use crate::error::{Error, LoadError};
-use crate::ids;
 use crate::registry::served::ServedModel;
 use entry::{Entry, LoadCounts, Loaded, Outcome, Slot};
+use files::ModelFiles;
 use realizar_runtime::ModelOutput;
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// The models that are served, in the order in which they were added. The first one answers
 /// requests that name none. A clone is a further handle on the same models.
@@ -41,6 +45,8 @@ struct Registry {
     inner: Mutex<Inner>,
     /// Told of every change that someone may wait for under the lock.
     changed: Condvar,
+    /// Told when a model becomes idle, or its time is another one.
+    idle: Notify,
     /// Turns true when the server ends.
     closed: watch::Sender<bool>,
 }
@@ -49,6 +55,8 @@ struct Registry {
 struct Inner {
     entries: Vec<Entry>,
     clock: u64,
+    /// How long models stay that are only offered.
+    keep_alive: KeepAlive,
     /// Whether the models that are loaded at the start are there.
     started: bool,
     closed: bool,
@@ -113,7 +121,31 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// The models that the loader has found now, in place of those that it had found before.
+    fn set_found(&mut self, found: Vec<(ModelSpec, Option<PathBuf>)>) {
+        let is_found = |entry: &Entry| found.iter().any(|(spec, _)| spec.name == entry.name);
+        self.entries.retain(|e| !e.is_found || !e.slot.is_unloaded() || is_found(e));
+        for (spec, path) in found {
+            let new = Entry::unloaded(spec, path.as_deref());
+            // A name that is taken is another model's, or was found before.
+            let _ = self.push(Entry { is_offered: true, is_found: true, ..new });
+        }
+    }
+}
+
 impl Registry {
+    /// Has the loader look for further models.
+    fn discover(&self) {
+        let Some(loader) = &self.loader else { return };
+        let found = loader.discover().into_iter().map(|spec| {
+            let path = loader.path(&spec.name);
+            (spec, path)
+        });
+        let found = found.collect();
+        self.lock().set_found(found);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change is complete before anything that could panic.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -141,6 +173,9 @@ impl Registry {
 
     /// The wanted model, or what to wait for; begins to load it if `load` says so.
     fn seize(self: &Arc<Self>, pick: Pick<'_>, load: bool) -> Result<Seized, LoadError> {
+        if self.lock().find(pick).is_none() {
+            self.discover();
+        }
         let mut inner = self.lock();
         if inner.closed {
             return Err(LoadError::Closed);
@@ -178,33 +213,41 @@ impl Models {
     }
 
     fn make(loader: Option<Box<dyn ModelLoader>>, config: ModelsConfig, started: bool) -> Self {
-        let inner = Inner { started, ..Inner::default() };
-        let (inner, changed) = (Mutex::new(inner), Condvar::new());
+        let inner = Inner { started, keep_alive: config.keep_alive, ..Inner::default() };
+        let (inner, changed, idle) = (Mutex::new(inner), Condvar::new(), Notify::new());
         let (closed, _) = watch::channel(false);
-        Self(Arc::new(Registry { loader, config, inner, changed, closed }))
+        Self(Arc::new(Registry { loader, config, inner, changed, idle, closed }))
     }
 
-    /// Makes a model known that the loader can load.
+    /// Makes a model known that the loader can load. Once it is loaded, it stays until it has to make room or is
+    /// unloaded.
     ///
     /// # Errors
     /// If one of its names is taken, or there is no loader.
     pub fn configure(&self, spec: ModelSpec) -> Result<(), Error> {
-        let ModelSpec { name, aliases, source, output } = spec;
-        if self.0.loader.is_none() {
-            let reason = format!("no loader for `{name}`");
+        self.know(spec, false)
+    }
+
+    /// As [`Self::configure`]. A request that loads it has it stay as long as [`ModelsConfig::keep_alive`] says.
+    ///
+    /// # Errors
+    /// As for [`Self::configure`].
+    pub fn offer(&self, spec: ModelSpec) -> Result<(), Error> {
+        self.know(spec, true)
+    }
+
+    fn know(&self, spec: ModelSpec, is_offered: bool) -> Result<(), Error> {
+        let Some(loader) = &self.0.loader else {
+            let reason = format!("no loader for `{}`", spec.name);
             return Err(Error::Config { setting: "models", reason });
-        }
-        self.0.lock().push(Entry {
-            name,
-            aliases,
-            source: Some(source),
-            output,
-            slot: Slot::Unloaded,
-            error: None,
-            last_used: 0,
-            created: ids::unix_seconds(),
-            counts: LoadCounts::default(),
-        })
+        };
+        let path = loader.path(&spec.name);
+        self.0.lock().push(Entry { is_offered, ..Entry::unloaded(spec, path.as_deref()) })
+    }
+
+    /// Whether there may be models although none is known.
+    pub(crate) fn has_loader(&self) -> bool {
+        self.0.loader.is_some()
     }
 
     /// Adds a loaded model, which stays until it is removed.
@@ -219,9 +262,14 @@ impl Models {
             aliases: model.aliases.clone(),
             source: None,
             output: model.engine.model().output(),
+            files: ModelFiles::of(model.engine.model().path()),
             slot: Slot::Loaded(loaded),
             error: None,
             last_used: 0,
+            is_offered: false,
+            is_found: false,
+            keep_alive: KeepAlive::FOREVER,
+            idle_since: None,
             created: model.created,
             counts: LoadCounts::default(),
         })?;
@@ -253,13 +301,20 @@ impl Models {
 
     /// All models, loaded or not.
     pub(crate) fn statuses(&self) -> Vec<ModelStatus> {
+        self.0.discover();
         self.0.lock().entries.iter().map(Entry::status).collect()
     }
 
     /// The model with this name or alias, loaded or not.
     pub(crate) fn status(&self, name: &str) -> Option<ModelStatus> {
-        let inner = self.0.lock();
-        inner.find(Pick::Named(name)).map(|idx| inner.entries[idx].status())
+        let find = || {
+            let inner = self.0.lock();
+            inner.find(Pick::Named(name)).map(|idx| inner.entries[idx].status())
+        };
+        find().or_else(|| {
+            self.0.discover();
+            find()
+        })
     }
 
     pub(crate) fn config(&self) -> &ModelsConfig {

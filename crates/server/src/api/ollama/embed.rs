@@ -1,6 +1,6 @@
 //! `POST /api/embed` and the older `POST /api/embeddings`: vectors of texts.
 
-use super::generate::timed;
+use super::generate::{keep, timed};
 use super::request::keep_alive;
 use super::{known_name, nanos};
 use crate::answer::embedding::{self, Wanted};
@@ -8,9 +8,11 @@ use crate::answer::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, InvalidRequest};
 use crate::http::extract::JsonBody;
+use crate::registry::KeepAlive;
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
+use axum::http::HeaderMap;
 use realizar_runtime::EmbedParams;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -24,6 +26,8 @@ pub(crate) struct Asked {
     dimensions: Option<usize>,
     /// Texts that are too long are cut.
     truncate: bool,
+    /// How long the model is to stay after the request.
+    keep_alive: Option<KeepAlive>,
 }
 
 /// The vectors; 32-bit floats keep their few digits where they are not values of JSON before.
@@ -55,36 +59,35 @@ pub(crate) fn read_embed(body: &Map<String, Value>) -> Result<Asked, InvalidRequ
     let texts = texts.ok_or_else(|| InvalidRequest::value(root.path("input"), expected, input))?;
     let truncate = root.bool("truncate")?.unwrap_or(true);
     let dimensions = root.count("dimensions")?.filter(|&n| n > 0);
-    let model = model(&root)?;
-    Ok(Asked { model, texts, dimensions, truncate })
+    let (model, keep_alive) = (model(&root)?, keep_alive(&root)?);
+    Ok(Asked { model, texts, dimensions, truncate, keep_alive })
 }
 
 /// Reads a request of `/api/embeddings`.
 pub(crate) fn read_embeddings(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
     let root = Fields::root(body);
     let texts = vec![root.require_str("prompt")?.to_owned()];
-    Ok(Asked { model: model(&root)?, texts, dimensions: None, truncate: true })
+    let (model, keep_alive) = (model(&root)?, keep_alive(&root)?);
+    Ok(Asked { model, texts, dimensions: None, truncate: true, keep_alive })
 }
 
 /// The model; a vector depends on no option.
 fn model(root: &Fields<'_>) -> Result<String, InvalidRequest> {
     root.object("options")?;
-    if keep_alive(root)? {
-        let what = "0 beside a text";
-        return Err(InvalidRequest::unsupported(root.path("keep_alive"), what));
-    }
     Ok(root.require_str("model")?.to_owned())
 }
 
 /// Answers with the vectors of texts, each of length 1.
 pub(crate) async fn embed(
     State(state): State<AppState>,
+    headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Json<Embeddings>, ApiError> {
     let start = Instant::now();
     let (asked, held) = body.parse(|body| Ok(read_embed(&body.read_all()?)?)).await?;
     let name = known_name(&state, &asked.model);
     let (model, load) = timed(embedding::model(&state, Some(&name))).await?;
+    keep(&state, &headers, &model, asked.keep_alive)?;
     if let (Some(n), Some((_, width))) = (asked.dimensions, model.engine.model().embedding())
         && n > width
     {
@@ -108,10 +111,12 @@ pub(crate) async fn embed(
 /// Answers with the vector of one text, as the model makes it.
 pub(crate) async fn embeddings(
     State(state): State<AppState>,
+    headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Json<Embedding>, ApiError> {
     let (asked, held) = body.parse(|body| Ok(read_embeddings(&body.read_all()?)?)).await?;
     let model = embedding::model(&state, Some(&known_name(&state, &asked.model))).await?;
+    keep(&state, &headers, &model, asked.keep_alive)?;
     let params = EmbedParams { normalize: false, ..EmbedParams::default() };
     let texts = asked.texts.into_iter().map(Prompt::Text).collect();
     let truncate = asked.truncate.then_some(usize::MAX);

@@ -11,7 +11,7 @@ use crate::chat::parser::ChatParserOptions;
 use crate::error::{ApiError, LoadError};
 use crate::http::auth;
 use crate::http::extract::{Held, JsonBody};
-use crate::registry::ModelLease;
+use crate::registry::{KeepAlive, ModelLease};
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
@@ -49,8 +49,11 @@ async fn answer(
 ) -> Result<Response, ApiError> {
     let start = Instant::now();
     let (shown, name) = (asked.model.clone(), known_name(state, &asked.model));
-    if asked.unloads {
+    let unloads = asked.keep_alive == Some(KeepAlive::NOT);
+    if unloads {
         auth::check_admin(state, headers)?;
+    }
+    if unloads && matches!(asked.prompt, Prompt::None) {
         match state.models().unload(&name, true).await {
             Ok(()) | Err(LoadError::NotLoaded { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -58,6 +61,7 @@ async fn answer(
         return Ok(Json(nothing(kind, &shown, "unload")).into_response());
     }
     let model = state.model(Some(&name)).await?;
+    keep(state, headers, &model, asked.keep_alive)?;
     let load = start.elapsed();
     let (stream, logprobs) = (asked.stream, asked.logprobs.is_some());
     let (job, parser) = match std::mem::take(&mut asked.prompt) {
@@ -80,6 +84,23 @@ async fn answer(
     };
     let clock = Clock { start, load, submitted: Instant::now(), first: None };
     tell(state, kind, shown, job, parser, logprobs, stream, clock).await
+}
+
+/// Has a model stay as long as a request wants. A client that may not unload models cannot have it go earlier
+/// than the server would, and not with the request.
+pub(super) fn keep(
+    state: &AppState,
+    headers: &HeaderMap,
+    model: &ModelLease,
+    keep_alive: Option<KeepAlive>,
+) -> Result<(), ApiError> {
+    let Some(keep_alive) = keep_alive else { return Ok(()) };
+    let keep_alive = match auth::check_admin(state, headers) {
+        Ok(()) => keep_alive,
+        Err(error) if keep_alive == KeepAlive::NOT => return Err(error),
+        Err(_) => keep_alive.or_longer(state.models().config().keep_alive),
+    };
+    Ok(state.models().keep_alive(&model.name, keep_alive)?)
 }
 
 /// The job of a text that is gone on with as it is.

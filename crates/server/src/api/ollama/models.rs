@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
 use std::path::PathBuf;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// When a model goes that stays as long as there is room.
 const NEVER: &str = "9999-12-31T23:59:59Z";
@@ -43,7 +43,8 @@ pub(crate) async fn ps(State(state): State<AppState>) -> Json<Value> {
         let mut body = listed(status);
         body["size"] = json!(total);
         body["size_vram"] = json!(if info.backend().starts_with("cpu") { 0 } else { total });
-        body["expires_at"] = json!(NEVER);
+        let expires = status.stays_for.map(|left| timestamp(SystemTime::now() + left));
+        body["expires_at"] = json!(expires.as_deref().unwrap_or(NEVER));
         body["context_length"] = json!(info.max_seq_len());
         if let Some(body) = body.as_object_mut() {
             body.remove("modified_at");

@@ -6,6 +6,7 @@
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
 use crate::chat::tools::{Function, ToolChoice, ToolRequest};
 use crate::fields::{Fields, InvalidRequest};
+use crate::registry::KeepAlive;
 use realizar_runtime::template::{Content, Message};
 use serde_json::{Map, Value, json};
 
@@ -70,8 +71,8 @@ pub(crate) struct Asked {
     pub(super) logprobs: Option<usize>,
     /// The oldest turns of a conversation that does not fit are left out.
     pub(super) truncate: bool,
-    /// The model is to go at once.
-    pub(super) unloads: bool,
+    /// How long the model is to stay after the request.
+    pub(super) keep_alive: Option<KeepAlive>,
 }
 
 /// What the model continues from.
@@ -161,9 +162,7 @@ pub(crate) fn read_chat(body: &Map<String, Value>) -> Result<Asked, InvalidReque
     }
     let tools = ToolRequest::new(functions, ToolChoice::Auto, true, "tools", "tools", "tools")?;
     let prompt = if messages.is_empty() { Prompt::None } else { Prompt::Messages(messages) };
-    let asked = common(&root)?;
-    check_unload(&root, &asked, &prompt)?;
-    Ok(Asked { prompt, tools, ..asked })
+    Ok(Asked { prompt, tools, ..common(&root)? })
 }
 
 /// Reads a request of `/api/generate`.
@@ -192,18 +191,7 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
         let system = system.map(|system| Message::new("system", system));
         Prompt::Messages(system.into_iter().chain([Message::new("user", text)]).collect())
     };
-    let asked = common(&root)?;
-    check_unload(&root, &asked, &prompt)?;
-    Ok(Asked { prompt, ..asked })
-}
-
-/// A model goes at once where nothing else is requested.
-fn check_unload(root: &Fields<'_>, asked: &Asked, prompt: &Prompt) -> Result<(), InvalidRequest> {
-    if asked.unloads && !matches!(prompt, Prompt::None) {
-        let what = "0 with a prompt (without one, it unloads the model)";
-        return Err(InvalidRequest::unsupported(root.path("keep_alive"), what));
-    }
-    Ok(())
+    Ok(Asked { prompt, ..common(&root)? })
 }
 
 /// The fields that both have.
@@ -251,7 +239,7 @@ fn common(root: &Fields<'_>) -> Result<Asked, InvalidRequest> {
         more,
         logprobs,
         truncate: root.bool("truncate")?.unwrap_or(true),
-        unloads: keep_alive(root)?,
+        keep_alive: keep_alive(root)?,
         ..Asked::default()
     })
 }
@@ -281,54 +269,19 @@ fn options(root: &Fields<'_>) -> Result<Map<String, Value>, InvalidRequest> {
     Ok(more)
 }
 
-/// Whether the model is to go at once. Models stay as long as there is room, whatever else it says.
-pub(super) fn keep_alive(root: &Fields<'_>) -> Result<bool, InvalidRequest> {
+/// How long the model is to stay after the request: seconds, or a duration as Go writes it.
+pub(super) fn keep_alive(root: &Fields<'_>) -> Result<Option<KeepAlive>, InvalidRequest> {
     let value = root.get("keep_alive");
-    let seconds = match value {
-        None => return Ok(false),
-        Some(Value::Number(seconds)) => seconds.as_f64(),
-        Some(Value::String(text)) => go_duration(text),
+    let read = match value {
+        None => return Ok(None),
+        Some(Value::Number(seconds)) => seconds.as_f64().and_then(KeepAlive::from_seconds),
+        Some(Value::String(text)) => text.parse().ok(),
         Some(_) => None,
     };
     let expected = "seconds, or a duration such as \"5m\"";
     let value = value.unwrap_or(&Value::Null);
-    let seconds =
-        seconds.ok_or_else(|| InvalidRequest::value(root.path("keep_alive"), expected, value))?;
-    Ok(seconds == 0.0)
-}
-
-/// The seconds of a duration as Go writes it: numbers with units, such as `1h30m`, or just `0`.
-fn go_duration(text: &str) -> Option<f64> {
-    let (sign, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (-1.0, rest),
-        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if let Ok(seconds) = rest.parse::<u32>() {
-        return Some(sign * f64::from(seconds));
-    }
-    let units = [
-        ("ns", 1e-9),
-        ("us", 1e-6),
-        ("µs", 1e-6),
-        ("ms", 1e-3),
-        ("s", 1.0),
-        ("m", 60.0),
-        ("h", 3600.0),
-    ];
-    let mut seconds = 0.0;
-    loop {
-        let len = rest.find(|c: char| !c.is_ascii_digit() && c != '.').filter(|&len| len > 0)?;
-        let (number, behind) = rest.split_at(len);
-        let unit_len =
-            behind.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(behind.len());
-        let (unit, behind) = behind.split_at(unit_len);
-        let (_, scale) = units.iter().find(|(name, _)| *name == unit)?;
-        seconds += number.parse::<f64>().ok()? * scale;
-        rest = behind;
-        if rest.is_empty() {
-            return Some(sign * seconds);
-        }
-    }
+    let invalid = || InvalidRequest::value(root.path("keep_alive"), expected, value);
+    read.map(Some).ok_or_else(invalid)
 }
 
 /// The calls of earlier messages, whose ids Ollama's clients need not know.
@@ -398,25 +351,6 @@ mod tests {
     }
 
     #[test]
-    fn durations_are_read_as_in_go() {
-        for (text, want) in [
-            ("5m", Some(300.0)),
-            ("1h30m", Some(5400.0)),
-            ("-1", Some(-1.0)),
-            ("0", Some(0.0)),
-            ("0s", Some(0.0)),
-            ("1.5s", Some(1.5)),
-            ("250ms", Some(0.25)),
-            ("", None),
-            ("5", Some(5.0)),
-            ("m", None),
-            ("5x", None),
-        ] {
-            assert_eq!(go_duration(text), want, "{text}");
-        }
-    }
-
-    #[test]
     fn results_of_tools_find_their_calls() {
         let call = |name: &str| json!({"function": {"name": name, "arguments": {"a": 1}}});
         let asked = read_chat(&body(&json!({"model": "m", "messages": [
@@ -446,7 +380,7 @@ mod tests {
             "max_context_tokens": 100, "stop": ["a"]});
         assert_eq!(Value::Object(asked.more), want);
         assert!(asked.truncate);
-        assert!(asked.stream && !asked.unloads);
+        assert!(asked.stream && asked.keep_alive.is_none());
     }
 
     #[test]
@@ -461,7 +395,7 @@ mod tests {
         check(&json!({"context": [1]}), "context");
         check(&json!({"template": "{{ .Prompt }}"}), "template");
         check(&json!({"options": {"num_gpu": 1}}), "options.num_gpu");
-        check(&json!({"keep_alive": 0}), "keep_alive");
+        check(&json!({"keep_alive": [5]}), "keep_alive");
         check(&json!({"keep_alive": "soon"}), "keep_alive");
         check(&json!({"format": "xml"}), "format");
         check(&json!({"think": 1}), "think");

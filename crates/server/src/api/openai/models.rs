@@ -32,6 +32,9 @@ pub(crate) struct ModelBody {
     aliases: Vec<String>,
     capabilities: [&'static str; 1],
     path: String,
+    /// Of its files, as far as they are on this machine.
+    format: Option<&'static str>,
+    size: Option<u64>,
     status: StatusBody,
     memory: Option<MemoryBody>,
     meta: Option<Meta>,
@@ -106,7 +109,8 @@ impl From<ModelStatus> for ModelBody {
             let MemoryUse { weights, kv, scratch } = memory;
             MemoryBody { weights, kv, scratch, total: memory.total() }
         });
-        let ModelStatus { name, aliases, source, output, created, error, model, .. } = status;
+        let ModelStatus { name, aliases, source, output, created, error, model, files, .. } =
+            status;
         let capabilities = match output {
             ModelOutput::Logits => ["completion"],
             ModelOutput::Embeddings => ["embedding"],
@@ -127,6 +131,8 @@ impl From<ModelStatus> for ModelBody {
             aliases,
             capabilities,
             path,
+            format: files.as_ref().map(|files| files.format.name()),
+            size: files.as_ref().map(|files| files.bytes),
             status: StatusBody { value, failed: error.is_some(), error },
             memory,
             meta: info.zip(sampling).map(|(info, sampling)| Meta {

@@ -28,7 +28,7 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, 
     if !models.is_started() {
         return Err(ApiError::unavailable("models are being loaded"));
     }
-    if models.statuses().is_empty() {
+    if !models.has_loader() && models.statuses().is_empty() {
         return Err(ApiError::unavailable("no model is loaded"));
     }
     check_engines(&state)?;

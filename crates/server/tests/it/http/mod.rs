@@ -9,6 +9,7 @@ mod document;
 mod endpoints;
 mod errors;
 mod hosts;
+mod keep_alive;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod lifecycle;

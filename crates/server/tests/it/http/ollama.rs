@@ -199,7 +199,7 @@ fn what_is_not_offered_is_refused() {
     assert!(chat(&json!({"options": {"num_gpu": 3}})).contains("options.num_gpu"));
     assert!(chat(&json!({"options": {"temperature": -1}})).contains("temperature"));
     assert!(chat(&json!({"think": true})).contains("does not support thinking"));
-    assert!(chat(&json!({"keep_alive": 0})).contains("keep_alive"));
+    assert!(chat(&json!({"keep_alive": 0})).contains("cannot be loaded again"));
     // A model that came loaded cannot be loaded again, so it is not unloaded.
     let unload = json!({"model": "tiny", "keep_alive": 0});
     assert!(refused(&server, "/api/generate", &unload, 400).contains("cannot be loaded again"));

@@ -7,17 +7,18 @@ use realizar_server::{ModelLoader, ModelSpec, Models, ModelsConfig, ServedModel,
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-const PATH: &str = "/v1/completions";
+pub(super) const PATH: &str = "/v1/completions";
 
 /// Long enough that an answer of this length is not done at once.
 const CONTEXT: usize = 1 << 14;
 
 /// What the next load of a model does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Act {
+pub(super) enum Act {
     Load,
     /// Load once the test says so.
     Hold,
@@ -26,22 +27,24 @@ enum Act {
 }
 
 #[derive(Debug, Default)]
-struct Script {
+pub(super) struct Script {
     acts: HashMap<String, Act>,
     /// Loads that were begun.
     begun: HashMap<String, usize>,
+    /// Names of models that the loader finds by itself.
+    pub(super) found: Vec<&'static str>,
 }
 
 /// Loads the same tiny model under every name that has no file of its own, as the test's script says.
 #[derive(Debug)]
-struct Stage {
-    dir: tempfile::TempDir,
-    script: Mutex<Script>,
+pub(super) struct Stage {
+    pub(super) dir: tempfile::TempDir,
+    pub(super) script: Mutex<Script>,
     changed: Condvar,
 }
 
 impl Stage {
-    fn new() -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let dir = tempfile::tempdir().expect("temporary directory");
         common::write_model(&dir.path().join("tiny.gguf"));
         Arc::new(Self { dir, script: Mutex::default(), changed: Condvar::new() })
@@ -63,7 +66,7 @@ impl Stage {
         self.changed.notify_all();
     }
 
-    fn begun(&self, name: &str) -> usize {
+    pub(super) fn begun(&self, name: &str) -> usize {
         self.script.lock().expect("script").begun.get(name).copied().unwrap_or(0)
     }
 
@@ -100,7 +103,7 @@ impl Stage {
     }
 }
 
-struct Loader(Arc<Stage>);
+pub(super) struct Loader(pub(super) Arc<Stage>);
 
 impl ModelLoader for Loader {
     fn memory(&self, _: &str) -> Result<MemoryUse, Box<dyn Error + Send + Sync>> {
@@ -110,6 +113,21 @@ impl ModelLoader for Loader {
     fn load(&self, name: &str) -> Result<ServedModel, Box<dyn Error + Send + Sync>> {
         self.0.load(name)
     }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        Some(self.0.dir.path().join(format!("{name}.gguf")))
+    }
+
+    fn discover(&self) -> Vec<ModelSpec> {
+        let script = self.0.script.lock().expect("script");
+        script.found.iter().map(|name| spec(name)).collect()
+    }
+}
+
+pub(super) fn spec(name: &str) -> ModelSpec {
+    let aliases = vec![format!("org/{name}")];
+    let (source, output) = (format!("{name}.gguf"), ModelOutput::Logits);
+    ModelSpec { name: name.to_owned(), aliases, source, output }
 }
 
 /// The models a, b and c, of which none is loaded.
@@ -118,10 +136,7 @@ fn models(stage: &Arc<Stage>, change: impl FnOnce(&mut ModelsConfig)) -> Models 
     change(&mut config);
     let models = Models::with_loader(Loader(stage.clone()), config);
     for name in ["a", "b", "c"] {
-        let aliases = vec![format!("org/{name}")];
-        let (source, output) = (format!("{name}.gguf"), ModelOutput::Logits);
-        let spec = ModelSpec { name: name.to_owned(), aliases, source, output };
-        models.configure(spec).expect("a new name");
+        models.configure(spec(name)).expect("a new name");
     }
     models
 }
@@ -132,7 +147,7 @@ fn start(stage: &Arc<Stage>, change: impl FnOnce(&mut ModelsConfig)) -> TestServ
     TestServer::of(models, |_| {})
 }
 
-fn ask(model: &str) -> Value {
+pub(super) fn ask(model: &str) -> Value {
     json!({"model": model, "prompt": "abc", "max_tokens": 2, "ignore_eos": true})
 }
 
@@ -143,23 +158,23 @@ fn long(model: &str) -> Value {
 }
 
 impl TestServer {
-    fn complete(&self, model: &str) {
+    pub(super) fn complete(&self, model: &str) {
         assert_eq!(self.ok(PATH, &ask(model))["usage"]["completion_tokens"], 2, "{model}");
     }
 
     /// A long answer that has begun.
-    fn begin(&self, model: &str) -> Stream {
+    pub(super) fn begin(&self, model: &str) -> Stream {
         let mut stream = self.open(PATH, &long(model));
         assert!(stream.next("data: ").is_some_and(|chunk| chunk.contains("text_completion")));
         stream
     }
 
-    fn admin(&self, verb: &str, model: &str) -> Answer {
+    pub(super) fn admin(&self, verb: &str, model: &str) -> Answer {
         self.post(&format!("/models/{verb}"), &json!({"model": model, "wait": true}))
     }
 
     /// The states of all models, as `a:loaded b:unloaded`.
-    fn states(&self) -> String {
+    pub(super) fn states(&self) -> String {
         let list = self.get("/models").json();
         let data = list["data"].as_array().expect("a list").iter();
         let state = |model: &Value| {
@@ -169,7 +184,7 @@ impl TestServer {
         data.map(state).collect::<Vec<_>>().join(" ")
     }
 
-    fn wait_for_states(&self, want: &str) {
+    pub(super) fn wait_for_states(&self, want: &str) {
         let start = Instant::now();
         while self.states() != want {
             assert!(start.elapsed() < Duration::from_secs(60), "{want}, not {}", self.states());
@@ -184,7 +199,7 @@ impl TestServer {
     }
 }
 
-fn code(answer: &Answer) -> (u16, Value) {
+pub(super) fn code(answer: &Answer) -> (u16, Value) {
     (answer.status, answer.json()["error"]["code"].clone())
 }
 
