@@ -20,6 +20,7 @@ mod wheel;
 
 use std::fmt;
 use std::fs;
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -179,7 +180,32 @@ impl Sources {
                 check_path(&path)?;
                 Ok(path)
             }
-            source => self.pull(&source, false).map(|entry| entry.path),
+            source => {
+                self.announce(&source);
+                self.pull(&source, false).map(|entry| entry.path)
+            }
+        }
+    }
+
+    /// Says that a model will be fetched where no progress bar does.
+    fn announce(&self, source: &Source) {
+        let is_here = source.key().is_some_and(|key| self.cache.get(&key).is_some());
+        if is_here || self.offline || std::io::stderr().is_terminal() {
+            return;
+        }
+        let size = match source {
+            Source::Alias(alias) => format!(" ({})", ByteSize(alias.bytes)),
+            _ => String::new(),
+        };
+        let root = self.cache.root().display();
+        crate::ui::note(&format!("downloading {source}{size} into {root}; later runs have it"));
+    }
+
+    /// The path of the model that `text` names, if it is on this machine.
+    pub(crate) fn find(&self, text: &str) -> Option<PathBuf> {
+        match Source::parse(text).ok()? {
+            Source::Path(path) => path.exists().then_some(path),
+            source => self.cache.get(&source.key()?).map(|entry| entry.path),
         }
     }
 

@@ -22,7 +22,12 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// A server that is killed if the test does not end it.
-struct Server(Child);
+pub(crate) struct Server(Child);
+
+/// A server with these arguments, and its URL.
+pub(crate) fn start(args: &[&str]) -> (Server, String) {
+    Server::start(&mut command(args))
+}
 
 impl Drop for Server {
     fn drop(&mut self) {
@@ -71,6 +76,75 @@ fn serves_until_it_is_told_to_stop() {
         let (server, _) = Server::start(&mut command(&args));
         assert_eq!(server.end(signal), Some(0), "{signal} at once");
     }
+}
+
+/// The names and states of a server's models.
+fn states(url: &str) -> Vec<(Value, Value)> {
+    let text = ureq::get(format!("{url}/models")).call().expect("an answer");
+    let text = text.into_body().read_to_string().expect("a body");
+    let list: Value = serde_json::from_str(&text).expect("JSON");
+    let models = list["data"].as_array().expect("a list").iter();
+    models.map(|model| (model["id"].clone(), model["status"]["value"].clone())).collect()
+}
+
+#[test]
+fn a_model_may_be_given_a_name() {
+    let (given, other) = (format!("a={}", model()), format!("b={}", model()));
+    let (_server, url) = start(&[&given, &other, "--lazy", "--port", "0"]);
+    let want = ["a", "b"].map(|name| (json!(name), json!("unloaded")));
+    assert_eq!(states(&url), want);
+}
+
+#[test]
+fn without_a_model_those_that_were_pulled_are_offered() {
+    let cache = tempfile::tempdir().expect("a folder");
+    let mut command = command(&["--port", "0", "--no-config"]);
+    let mut server =
+        Server(command.env("REALIZAR_CACHE", cache.path()).spawn().expect("it starts"));
+    let mut lines = BufReader::new(server.0.stdout.take().expect("standard output")).lines();
+    let mut line = || lines.next().expect("a line").expect("UTF-8");
+    let url = line().strip_prefix("listening on ").expect("the URL").to_owned();
+    assert_eq!(line(), format!("chat page: {url}/  OpenAI API: {url}/v1"));
+    assert!(line().starts_with("no model has been pulled: `realizar pull smollm2`"));
+    assert!(states(&url).is_empty());
+    // What is pulled while it runs is there, too; nothing else is fetched.
+    let bytes = std::fs::read(model()).expect("the model");
+    let dir = cache.path().join("models/some-key");
+    std::fs::create_dir_all(&dir).expect("a folder");
+    std::fs::write(dir.join("m.gguf"), &bytes).expect("written");
+    let manifest = json!({"name": "hf:o/r:Q8_0", "source": "hf:o/r:Q8_0", "file": "m.gguf",
+        "bytes": bytes.len(), "sha256": null, "licence": null, "pulled_at": 0});
+    std::fs::write(dir.join("manifest.json"), manifest.to_string()).expect("written");
+    assert_eq!(states(&url), [(json!("hf:o/r:Q8_0"), json!("unloaded"))]);
+    let ask = json!({"model": "hf:o/r:Q8_0", "prompt": "a", "max_tokens": 1}).to_string();
+    let request = ureq::post(format!("{url}/v1/completions"));
+    let answer = request.header("content-type", "application/json").send(ask).expect("an answer");
+    assert_eq!(answer.status().as_u16(), 200);
+    assert_eq!(states(&url), [(json!("hf:o/r:Q8_0"), json!("loaded"))]);
+}
+
+#[test]
+fn a_server_ends_with_its_standard_input_if_it_is_to() {
+    let model = model();
+    let mut command = command(&[&model, "--port", "0", "--until-stdin-ends"]);
+    let (mut server, url) = Server::start(command.stdin(Stdio::piped()));
+    assert!(ureq::get(format!("{url}/ready")).call().is_ok());
+    drop(server.0.stdin.take());
+    assert_eq!(server.0.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn whether_a_server_is_ready_is_asked_without_a_key() {
+    let model = model();
+    let (server, url) = start(&[&model, "--port", "0", "--api-key", "k"]);
+    let ready = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_realizar"));
+        let output = command.args(["ps", "--ready", "--url", &url]).output().expect("it starts");
+        (output.status.code(), output.stdout.is_empty())
+    };
+    assert_eq!(ready(), (Some(0), true));
+    assert_eq!(server.end("-TERM"), Some(0));
+    assert_eq!(ready(), (Some(1), true));
 }
 
 #[test]
@@ -359,7 +433,6 @@ fn what_cannot_be_served_is_one_line() {
         (&[&model, "--port", "0", "--draft-head", "on"], 1, "multi-token prediction"),
         (&[&model, "--models-dir", "x", "--kv-events", "tcp://127.0.0.1:0"], 2, "--kv-events"),
         (&[&model, "--port", "0", "--kv-events", "nowhere"], 1, "nowhere"),
-        (&["--port", "0"], 2, "MODEL"),
         (&["-hf"], 2, "`-hf` needs a value"),
         (&["-hf", "x/y/m.gguf", "--offline"], 1, "hf:x/y/m.gguf is not in the cache"),
         (&[&model, "-ctk", "q8_0", "--port", "0"], 2, "--kv-type TYPE"),

@@ -2,17 +2,18 @@
 
 use std::path::PathBuf;
 
-use realizar_server::{ReasoningFormat, ToolFormat};
+use realizar_server::{KeepAlive, ReasoningFormat, ToolFormat};
 
 use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, positive, whole};
 
-/// Prints one line with the URL once the models are loaded. Ctrl-C ends the server: it takes no
-/// new requests, and those that run get time to end.
+/// Prints the URL once the models are loaded. Without a model, those that have been pulled are
+/// offered, each loaded on its first request. Ctrl-C ends the server: it takes no new requests, and
+/// those that run get time to end.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// Models: paths, aliases, or hf:, https:// or pip: sources. The first one is the default for
-    /// requests without a model
-    #[arg(required_unless_present_any = ["embedding_model", "models_dir"], value_name = "MODEL")]
+    /// Models: paths, aliases, or hf:, https:// or pip: sources, each as MODEL or NAME=MODEL. The
+    /// first one is the default for requests without a model [default: those that have been pulled]
+    #[arg(value_name = "MODEL")]
     pub(super) models: Vec<String>,
     /// Model for embeddings, as NAME=MODEL or MODEL (may be given several times)
     #[arg(long, value_name = "MODEL")]
@@ -33,6 +34,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "0", value_parser = whole)]
     #[arg(allow_negative_numbers = true)]
     pub(super) models_max: usize,
+    /// How long a model of --models-dir, or one that was pulled, stays loaded after its last request:
+    /// seconds, or a duration such as 30s, 5m or 1h30m; -1 keeps it. Models that are named here stay
+    #[arg(long, value_name = "TIME", default_value = "5m", allow_negative_numbers = true)]
+    pub(super) keep_alive: KeepAlive,
     /// Load each model on its first request instead of at the start
     #[arg(long)]
     pub(super) lazy: bool,
@@ -92,13 +97,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "16", value_parser = positive)]
     #[arg(visible_alias = "max-seqs", alias = "max-num-seqs", allow_negative_numbers = true)]
     pub(super) parallel: usize,
-    /// Context length of each request: the maximum number of tokens of prompt and answer [default: the model's,
-    /// at most 8192]
+    /// Context length of each request: the maximum number of tokens of prompt and answer [default:
+    /// the model's, as far as it fits into free memory]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     #[arg(visible_alias = "ctx-size", alias = "max-model-len")]
     pub(super) ctx: Option<usize>,
-    /// Size of the KV cache in tokens, for all requests together [default: --parallel times the
-    /// context, or as many as fit into free memory]
+    /// Size of the KV cache in tokens, for all requests together [default: one context or --parallel
+    /// times 8192, whichever is more, within half of the free memory; with --ctx, --parallel times
+    /// the context, or as many as fit]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     pub(super) kv_tokens: Option<usize>,
     /// Maximum number of queued requests; more are refused with status 429
@@ -188,6 +194,9 @@ pub(crate) struct Args {
     /// Accepted for compatibility with llama-server: templates are always Jinja
     #[arg(long, hide = true)]
     jinja: bool,
+    /// End when standard input does: for a program that starts the server for itself
+    #[arg(long, hide = true)]
+    pub(super) until_stdin_ends: bool,
     /// Export OpenTelemetry traces of requests, configured by the OTEL_… environment variables
     #[arg(long)]
     pub(super) otel: bool,

@@ -66,6 +66,7 @@ pub(super) fn models_config(args: &Args) -> ModelsConfig {
         memory_limit: args.memory_limit,
         max_loaded: Some(args.models_max).filter(|&n| n > 0),
         autoload: !args.no_models_autoload,
+        keep_alive: args.keep_alive,
         unload_grace: Duration::from_secs(args.grace as u64),
         ..ModelsConfig::default()
     }

@@ -1,7 +1,9 @@
 //! From a model's source to a model with its engine, whenever the server wants it.
 
+use std::borrow::Cow;
 use std::error::Error;
 use std::fmt;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use realizar_runtime::engine::{CacheEvent, CacheSink, Engine as EngineThread, EngineOptions};
@@ -9,8 +11,10 @@ use realizar_runtime::{DraftHead, MemoryUse, ModelOutput};
 use realizar_server::{LoadError, ModelLoader, ModelSpec, ServedModel};
 
 use super::args::Args;
+use super::models::pulled;
 use crate::engine::{Engine, Needs, memory_needed, read_template};
 use crate::options::{DraftHeadArg, GlobalArgs};
+use crate::source::cache::Cache;
 use crate::ui;
 
 /// Loads the models of the command line with its options.
@@ -18,14 +22,24 @@ pub(super) struct Loader {
     pub(super) args: Args,
     pub(super) global: GlobalArgs,
     pub(super) models: Vec<ModelSpec>,
+    /// Where models are that have been pulled, if they are offered.
+    pub(super) pulled: Option<Cache>,
     /// The subscriber to changes of the prefix cache.
     pub(super) cache_sink: Option<CacheSink>,
 }
 
 impl Loader {
-    fn find(&self, name: &str) -> Result<&ModelSpec> {
-        let found = self.models.iter().find(|spec| spec.name == name);
-        found.with_context(|| format!("unknown model {name}"))
+    fn find(&self, name: &str) -> Result<Cow<'_, ModelSpec>> {
+        if let Some(spec) = self.models.iter().find(|spec| spec.name == name) {
+            return Ok(Cow::Borrowed(spec));
+        }
+        let found = self.offered()?.into_iter().find(|spec| spec.name == name);
+        found.map(Cow::Owned).with_context(|| format!("unknown model {name}"))
+    }
+
+    /// The models that have been pulled, if they are offered.
+    fn offered(&self) -> Result<Vec<ModelSpec>> {
+        self.pulled.as_ref().map_or_else(|| Ok(Vec::new()), pulled)
     }
 
     fn needs(&self, spec: &ModelSpec) -> Needs {
@@ -71,7 +85,7 @@ impl Loader {
     }
 
     fn memory_of(&self, name: &str) -> Result<MemoryUse> {
-        let spec = self.find(name)?;
+        let spec = &*self.find(name)?;
         let needed = |source: &str, needs| {
             let path = self.global.sources()?.resolve(source)?;
             memory_needed(&path, &self.args.load, &self.global, needs)
@@ -83,7 +97,7 @@ impl Loader {
 
     /// Loads a model and starts its engine.
     fn start(&self, name: &str) -> Result<ServedModel> {
-        let (args, spec) = (&self.args, self.find(name)?);
+        let (args, spec) = (&self.args, &*self.find(name)?);
         let load = |source: &str, needs| {
             let path = self.global.sources()?.resolve(source)?;
             anyhow::Ok(Engine::load(&path, &args.load, &self.global, needs)?.model)
@@ -123,6 +137,18 @@ impl ModelLoader for Loader {
 
     fn load(&self, name: &str) -> Result<ServedModel, Box<dyn Error + Send + Sync>> {
         self.start(name).map_err(Failure::boxed)
+    }
+
+    fn path(&self, name: &str) -> Option<PathBuf> {
+        let spec = self.find(name).ok()?;
+        self.global.sources().ok()?.find(&spec.source)
+    }
+
+    fn discover(&self) -> Vec<ModelSpec> {
+        self.offered().unwrap_or_else(|error| {
+            tracing::warn!("cannot list what has been pulled: {error:#}");
+            Vec::new()
+        })
     }
 }
 

@@ -7,6 +7,7 @@ mod load;
 mod mcp;
 mod models;
 mod names;
+mod start;
 
 pub(crate) use args::Args;
 
@@ -53,7 +54,10 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
     let kv_events = runtime.block_on(kv_events::bind(args))?;
+    let sources = global.sources()?;
+    let pulled = models::offers_pulled(args).then_some(sources.cache);
     let loader = Loader {
+        pulled: pulled.clone(),
         args: args.clone(),
         global: global.clone(),
         models: configured.iter().map(|model| model.spec.clone()).collect(),
@@ -61,11 +65,11 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     };
     let models = Models::with_loader(loader, config::models_config(args));
     let mut at_start = Vec::new();
-    for Configured { spec, at_start: now } in configured {
+    for Configured { spec, at_start: now, is_named } in configured {
         at_start.extend(now.then(|| spec.name.clone()));
         // The server shows the source to its clients.
-        let source = shown(&spec.source);
-        models.configure(ModelSpec { source, ..spec })?;
+        let spec = ModelSpec { source: shown(&spec.source), ..spec };
+        if is_named { models.configure(spec)? } else { models.offer(spec)? }
     }
     let (address, running) = runtime.block_on(async {
         let server = Server::bind(server_config, models.clone()).await?;
@@ -88,19 +92,42 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
         // Before the line that announces the server, so that its reader can end the server.
         let guard = interrupt::Guard::new();
         let terminated = termination()?;
+        let abandoned = abandonment(args.until_stdin_ends)?;
         // The server runs whether it is read or not.
-        if let Err(error) = ui::line(&format!("listening on {scheme}://{address}")) {
+        let lines = start::lines(&format!("{scheme}://{address}"), args, &models, pulled.as_ref());
+        if let Err(error) = ui::line(&lines.join("\n")) {
             tracing::warn!("cannot write the address to standard output: {error:#}");
         }
         tokio::select! {
             result = &mut running => return Ok(result??),
             () = guard.wait() => {}
             () = terminated => {}
+            () = abandoned => {}
         }
         tracing::info!("shutting down");
         // An error means that the server has ended already, which its result tells.
         let _ = stop.send(());
         Ok(running.await??)
+    })
+}
+
+/// The end of standard input, if the server is to end with it.
+fn abandonment(is_wanted: bool) -> Result<impl Future<Output = ()>> {
+    let (sender, ended) = tokio::sync::oneshot::channel::<()>();
+    if is_wanted {
+        let read = move || {
+            // An error is an end, too.
+            let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+            // The server may have ended already.
+            let _ = sender.send(());
+        };
+        let thread = std::thread::Builder::new().name("stdin".to_owned());
+        thread.spawn(read).context("cannot start the thread that reads standard input")?;
+    }
+    Ok(async move {
+        if !is_wanted || ended.await.is_err() {
+            std::future::pending::<()>().await;
+        }
     })
 }
 

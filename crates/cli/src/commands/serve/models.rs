@@ -1,4 +1,4 @@
-//! Which models a server has: those of the command line and those in a directory.
+//! Which models a server has: those of the command line, those in a directory, or those that have been pulled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use realizar_server::ModelSpec;
 use super::args::Args;
 use super::names::{names, own_name, split_name};
 use crate::options::DraftHeadArg;
+use crate::source::cache::Cache;
 use crate::ui;
 
 /// A model of the server.
@@ -18,6 +19,25 @@ pub(super) struct Configured {
     pub(super) spec: ModelSpec,
     /// Whether it is loaded when the server starts.
     pub(super) at_start: bool,
+    /// Whether it is named on the command line: then it stays loaded.
+    pub(super) is_named: bool,
+}
+
+/// Whether the server offers what has been pulled: no model is named, and no directory.
+pub(super) fn offers_pulled(args: &Args) -> bool {
+    args.models.is_empty() && args.embedding_model.is_empty() && args.models_dir.is_none()
+}
+
+/// The models that have been pulled, with their files as sources: nothing is fetched for a request.
+pub(super) fn pulled(cache: &Cache) -> Result<Vec<ModelSpec>> {
+    let entries = cache.list()?.into_iter();
+    let specs = entries.map(|entry| ModelSpec {
+        name: entry.manifest.name,
+        aliases: Vec::new(),
+        source: entry.path.to_string_lossy().into_owned(),
+        output: ModelOutput::Logits,
+    });
+    Ok(specs.collect())
 }
 
 /// All models, the named ones first.
@@ -43,8 +63,9 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     let mut all: Vec<Configured> = Vec::new();
     for (source, mut names) in args.models.iter().zip(names(&args.models, &args.alias)?) {
         let (name, output) = (names.remove(0), ModelOutput::Logits);
-        let spec = ModelSpec { name, aliases: names, source: source.clone(), output };
-        all.push(Configured { spec, at_start });
+        let source = split_name(source).1.to_owned();
+        let spec = ModelSpec { name, aliases: names, source, output };
+        all.push(Configured { spec, at_start, is_named: true });
     }
     for given in &args.embedding_model {
         let (name, source) = match split_name(given) {
@@ -54,7 +75,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
         let name = if is_taken(&all, &name) { name + "-embedding" } else { name };
         let (source, output) = (source.to_owned(), ModelOutput::Embeddings);
         let spec = ModelSpec { name, aliases: Vec::new(), source, output };
-        all.push(Configured { spec, at_start });
+        all.push(Configured { spec, at_start, is_named: true });
     }
     if let Some(dir) = &args.models_dir {
         for path in models_in(dir)? {
@@ -67,14 +88,11 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
             }
             let output = ModelOutput::Logits;
             let spec = ModelSpec { name, aliases: Vec::new(), source, output };
-            all.push(Configured { spec, at_start: false });
+            all.push(Configured { spec, at_start: false, is_named: false });
         }
     }
-    if all.is_empty() {
-        match &args.models_dir {
-            Some(dir) => anyhow::bail!("{}: no model in this directory", dir.display()),
-            None => anyhow::bail!("no model to serve"),
-        }
+    if let Some(dir) = args.models_dir.as_ref().filter(|_| all.is_empty()) {
+        anyhow::bail!("{}: no model in this directory", dir.display());
     }
     Ok(all)
 }

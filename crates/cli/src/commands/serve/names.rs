@@ -8,22 +8,31 @@ use crate::source::shown;
 use crate::ui;
 
 /// The two parts of `NAME=MODEL`, or a model alone: what stands after a scheme belongs to a source, as
-/// in `https://host/m.gguf?x=y` and `pip:package==1.0`.
+/// in `https://host/m.gguf?x=y` and `pip:package==1.0`, and a path may have an equals sign.
 pub(super) fn split_name(given: &str) -> (Option<&str>, &str) {
+    if Path::new(given).exists() {
+        return (None, given);
+    }
     let is_source =
         |text: &str| text.contains("://") || text.starts_with("pip:") || text.starts_with("hf:");
     match given.split_once('=') {
-        Some((name, model)) if !is_source(name) => (Some(name), model),
+        Some((name, model)) if !is_source(name) && !name.is_empty() => (Some(name), model),
         _ => (None, given),
     }
 }
 
-/// Of each model its names, the one to show first: aliases, then what it is called by itself.
+/// Of each model its names, the one to show first: that of `NAME=MODEL`, aliases, then what it is called by itself
+/// unless it was given a name.
 pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<String>>> {
-    let mut names: Vec<Vec<String>> = vec![Vec::new(); models.len()];
+    let own: Vec<_> = models.iter().map(|model| split_name(model)).collect();
+    let mut names: Vec<Vec<String>> =
+        own.iter().map(|(name, _)| name.iter().map(|&name| name.to_owned()).collect()).collect();
     for alias in aliases {
         let (name, of) = match alias.split_once('=') {
-            Some((name, model)) => (name, models.iter().position(|m| m == model)),
+            Some((name, model)) => (
+                name,
+                models.iter().zip(&own).position(|(m, (_, own))| m == model || *own == model),
+            ),
             None if models.len() == 1 => (alias.as_str(), Some(0)),
             None => {
                 let text = format!("--alias {alias}: with several models, write NAME=MODEL");
@@ -38,9 +47,9 @@ pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<Str
         }
         names[of].push(name.to_owned());
     }
-    for (names, model) in names.iter_mut().zip(models) {
+    for (names, (name, model)) in names.iter_mut().zip(own) {
         let own = own_name(model);
-        if !names.contains(&own) {
+        if name.is_none() && !names.contains(&own) {
             names.push(own);
         }
     }
@@ -76,6 +85,7 @@ mod tests {
             ("pip:p==1/m.gguf", (None, "pip:p==1/m.gguf")),
             ("e=pip:p==1", (Some("e"), "pip:p==1")),
             ("hf:o/r/a=b.gguf", (None, "hf:o/r/a=b.gguf")),
+            ("=m.gguf", (None, "=m.gguf")),
         ] {
             assert_eq!(split_name(given), want, "{given}");
         }
@@ -95,6 +105,9 @@ mod tests {
         check(&["a"], &["x", "y"], Ok(&[&["x", "y", "a"]]));
         check(&["a", "b"], &["x=b"], Ok(&[&["a"], &["x", "b"]]));
         check(&["a"], &["a"], Ok(&[&["a"]]));
+        check(&["n=a", "b"], &[], Ok(&[&["n"], &["b"]]));
+        check(&["n=a", "b"], &["x=a", "y=b"], Ok(&[&["n", "x"], &["y", "b"]]));
+        check(&["n=a"], &["x"], Ok(&[&["n", "x"]]));
         check(&["https://u:p@h/m.gguf?token=s"], &[], Ok(&[&["https://h/m.gguf?…"]]));
         check(&["a", "b"], &["x"], Err("NAME=MODEL"));
         check(&["a"], &["x=c"], Err("no such model"));
