@@ -1,14 +1,17 @@
 //! Other programs: how they are found and what they are started with. Nothing else in the crates
 //! starts one, which `cargo xtask tidy` checks.
 //!
+//! Programs that do a part of a command's work get little:
+//!
 //! The working directory of the user and most of the environment may be the work of others: a
 //! folder that was unpacked or cloned. A program is therefore looked up in the absolute
 //! directories of `PATH` alone, runs in a directory that its caller names, and gets a fixed list
-//! of variables.
+//! of variables. A program that the user has asked for works where the user does, with all variables.
 
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -43,8 +46,17 @@ pub(crate) struct Program {
 impl Program {
     /// The first executable file of this name in the absolute directories of `PATH`.
     pub(crate) fn find(name: &str) -> Option<Self> {
-        let file = format!("{name}{}", env::consts::EXE_SUFFIX);
-        let mut paths = search_path().into_iter().map(|dir| dir.join(&file));
+        Self::find_file(&format!("{name}{}", env::consts::EXE_SUFFIX))
+    }
+
+    /// As [`Self::find`], where the program may also be a script, as those are that npm installs.
+    pub(crate) fn find_script(name: &str) -> Option<Self> {
+        let of_script = || Self::find_file(&format!("{name}.cmd"));
+        Self::find(name).or_else(|| if cfg!(windows) { of_script() } else { None })
+    }
+
+    fn find_file(file: &str) -> Option<Self> {
+        let mut paths = search_path().into_iter().map(|dir| dir.join(file));
         paths.find(|path| is_executable(path)).map(|path| Self { path })
     }
 
@@ -55,6 +67,12 @@ impl Program {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Starts as the user would start it: in the working directory, with all variables, and with the standard
+    /// streams of this program.
+    pub(crate) fn as_user(&self) -> Command {
+        Command::new(&self.path)
     }
 
     /// Starts in `dir` with the variables of `pass`, as far as they are set, and those that every
@@ -72,6 +90,11 @@ impl Program {
         }
         command
     }
+}
+
+/// This program itself.
+pub(crate) fn own() -> io::Result<Program> {
+    env::current_exe().map(|path| Program { path })
 }
 
 /// The absolute directories of `PATH`; an empty or relative one means the working directory.

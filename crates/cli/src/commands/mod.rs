@@ -11,6 +11,7 @@ mod du;
 mod embed;
 mod inspect;
 mod kl_divergence;
+mod launch;
 mod list;
 mod logits;
 mod man;
@@ -39,6 +40,7 @@ Examples:
   cat notes.txt | realizar run model.gguf \"Sum it up\"   piped text goes before the prompt
   realizar run owner/repo:Q4_K_M Hi               from the Hugging Face hub
   realizar serve smollm2 --port 8080              an OpenAI-compatible server
+  realizar launch codex smollm2                   a coding agent that uses the model
   realizar inspect model.gguf                     metadata, tensors, sizes by type
   realizar bench smollm2 -p 512 -n 128            measure prompt and generation speed
   realizar devices                                devices that --device accepts
@@ -69,6 +71,8 @@ pub(crate) enum Command {
     Chat(chat::Args),
     /// Serve models over HTTP, with OpenAI-compatible and other APIs
     Serve(Box<serve::Args>),
+    /// Start a coding agent that uses a model of this machine
+    Launch(launch::Args),
     /// Print the embedding of each text
     Embed(embed::Args),
     /// Download a model into the cache
@@ -132,6 +136,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Run(args) => run::execute(&args, global),
         Command::Chat(args) => chat::execute(&args, global).map(done),
         Command::Serve(args) => serve::execute(&args, global).map(done),
+        Command::Launch(args) => launch::execute(&args, global),
         Command::Embed(args) => embed::execute(&args, global).map(done),
         Command::Pull(args) => pull::execute(&args, global).map(done),
         Command::List(args) => list::execute(&args, global).map(done),

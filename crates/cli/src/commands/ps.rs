@@ -26,10 +26,16 @@ pub(crate) struct Args {
     /// Print the server's answer as JSON
     #[arg(long)]
     json: bool,
+    /// Print nothing; fail unless the server is ready (needs no key)
+    #[arg(long, conflicts_with = "json")]
+    ready: bool,
 }
 
 pub(crate) fn execute(args: &Args) -> Result<()> {
-    let list = ask(args)?;
+    if args.ready {
+        return get(&args.url, "/ready", None).map(drop);
+    }
+    let list = models_of(&args.url, args.api_key.as_deref())?;
     if args.json {
         return ui::json(&list);
     }
@@ -58,14 +64,19 @@ fn cells(model: &Value) -> [String; 5] {
 }
 
 /// The answer of `GET /v1/models`.
-fn ask(args: &Args) -> Result<Value> {
-    let url = format!("{}/v1/models", args.url.trim_end_matches('/'));
+pub(super) fn models_of(server: &str, api_key: Option<&str>) -> Result<Value> {
+    get(server, "/v1/models", api_key)
+}
+
+/// The answer of a server to a request for a path.
+fn get(server: &str, path: &str, api_key: Option<&str>) -> Result<Value> {
+    let url = format!("{}{path}", server.trim_end_matches('/'));
     let config = Agent::config_builder().http_status_as_error(false).timeout_global(Some(TIMEOUT));
     let mut request = Agent::from(config.build()).get(&url);
-    if let Some(key) = &args.api_key {
+    if let Some(key) = api_key {
         request = request.header("authorization", format!("Bearer {key}"));
     }
-    let hint = || format!("no server at {}; --url sets another address", args.url);
+    let hint = || format!("no server at {server}; --url sets another address");
     let mut answer = request.call().with_context(hint)?;
     match answer.status().as_u16() {
         200 => {}

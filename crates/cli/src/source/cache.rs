@@ -9,6 +9,7 @@
 //! <cache>/locks/<key>.lock             held while a model is pulled
 //! <cache>/packed/                      packed weights of models in folders that cannot be written to
 //! <cache>/history.txt                  lines typed in `realizar chat`
+//! <cache>/launch/<agent>/              what agents keep that `realizar launch` starts
 //! ```
 
 use std::fs::{self, File, TryLockError};
@@ -118,6 +119,10 @@ impl Cache {
 
     pub(crate) fn history_file(&self) -> PathBuf {
         self.root.join("history.txt")
+    }
+
+    pub(crate) fn launch_dir(&self) -> PathBuf {
+        self.root.join("launch")
     }
 
     fn model_dir(&self, key: &str) -> PathBuf {

@@ -16,11 +16,7 @@ pub(crate) struct Progress {
 impl Progress {
     /// A bar that counts bytes; a spinner when `total` is not known.
     pub(crate) fn bytes(label: &str, total: Option<u64>) -> Self {
-        let template = match total {
-            Some(_) => "{msg} [{bar:30}] {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
-            None => "{msg} {spinner} {bytes} {binary_bytes_per_sec}",
-        };
-        Self::new(label, total, template)
+        Self::new(label, total, bytes_template(total))
     }
 
     /// A bar that counts steps; the caller may append text with [`Progress::note`].
@@ -34,6 +30,10 @@ impl Progress {
         } else {
             ProgressDrawTarget::hidden()
         };
+        Self::on(target, label, total, template)
+    }
+
+    fn on(target: ProgressDrawTarget, label: &str, total: Option<u64>, template: &str) -> Self {
         let bar = ProgressBar::with_draw_target(total, target);
         let style = ProgressStyle::with_template(template)
             .unwrap_or_else(|_| ProgressStyle::default_bar())
@@ -73,9 +73,82 @@ impl Progress {
     }
 }
 
+/// A long label is cut and not the numbers, which a terminal would otherwise cut off at its edge.
+fn bytes_template(total: Option<u64>) -> &'static str {
+    match total {
+        Some(_) => "{wide_msg} [{bar:20}] {bytes}/{total_bytes} {binary_bytes_per_sec} eta {eta}",
+        None => "{wide_msg} {spinner} {bytes} {binary_bytes_per_sec}",
+    }
+}
+
 impl Drop for Progress {
     /// An error on the way leaves no half-drawn bar behind.
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use indicatif::TermLike;
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    /// A terminal of 80 columns that keeps what is written.
+    #[derive(Debug, Clone, Default)]
+    struct Screen(Arc<Mutex<String>>);
+
+    impl Screen {
+        fn put(&self, text: &str) -> io::Result<()> {
+            self.0.lock().expect("the text").push_str(text);
+            Ok(())
+        }
+    }
+
+    impl TermLike for Screen {
+        fn width(&self) -> u16 {
+            80
+        }
+        fn move_cursor_up(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_down(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_right(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn move_cursor_left(&self, _: usize) -> io::Result<()> {
+            Ok(())
+        }
+        fn write_line(&self, text: &str) -> io::Result<()> {
+            self.put(&format!("{text}\n"))
+        }
+        fn write_str(&self, text: &str) -> io::Result<()> {
+            self.put(text)
+        }
+        fn clear_line(&self) -> io::Result<()> {
+            self.put("\n")
+        }
+        fn flush(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_long_label_leaves_room_for_the_rate() {
+        let label = format!("pulling {}", "llm-package==0.1.2/member/".repeat(5));
+        for (total, numbers) in [(Some(1 << 30), "/1.00 GiB "), (None, "512.00 MiB ")] {
+            let screen = Screen::default();
+            let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+            let progress = Progress::on(target, &label, total, bytes_template(total));
+            progress.set(1 << 29);
+            progress.bar.force_draw();
+            let text = screen.0.lock().expect("the text").clone();
+            let line = text.lines().rfind(|line| line.contains("pulling llm")).expect("a line");
+            assert!(line.contains(numbers) && line.contains("/s"), "{line}");
+            assert!(line.trim_end().chars().count() <= 80, "{line}");
+        }
     }
 }

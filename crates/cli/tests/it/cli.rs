@@ -400,6 +400,13 @@ fn the_image_starts_with_options_that_exist() {
     assert!(words.contains(&models), "{words:?}");
     let error = cli.fails(&words.iter().map(String::as_str).collect::<Vec<_>>(), 1);
     assert_eq!(error, format!("error: {models}: no model in this directory\n"));
+    let check: Vec<String> = {
+        let words = image.split_once("HEALTHCHECK").expect("a health check").1;
+        let words = words.split_once("CMD ").expect("a command").1.lines().next();
+        serde_json::from_str(words.expect("a line")).expect("JSON")
+    };
+    let check: Vec<&str> = check.iter().skip(1).map(String::as_str).collect();
+    assert_eq!(check, ["ps", "--ready", "--url", "http://127.0.0.1:8000"]);
     let installed: Vec<&str> = image.split_whitespace().collect();
     for package in ["ca-certificates", "libvulkan1"] {
         assert!(installed.contains(&package), "{package}: {installed:?}");

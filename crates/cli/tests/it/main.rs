@@ -2,6 +2,8 @@
 
 mod cli;
 mod hostile;
+#[cfg(unix)]
+mod launch;
 mod mock;
 mod models;
 mod pull;

@@ -74,6 +74,22 @@ fn a_file_that_may_not_grow_is_an_error_and_no_end() {
 }
 
 #[test]
+fn a_download_is_told_where_no_bar_shows_it() {
+    let cli = Cli::new();
+    let mock = Mock::start(|_, _| answer(200, &[], FILE));
+    let source = format!("{}/m.gguf", mock.origin);
+    let told = || {
+        let output = cli.command(&["tokenize", &source, "x"]).output().expect("start");
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        errors.lines().next().expect("a line").to_owned()
+    };
+    let cache = cli.path("cache");
+    let want = format!("downloading {source} into {}; later runs have it", cache.display());
+    assert_eq!(told(), want);
+    assert!(told().starts_with("error: "), "it is there, and is no model");
+}
+
+#[test]
 fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
     let hub = Mock::start(|path, _| match path {
         "/api/models/o/r/revision/main?blobs=true" => {
