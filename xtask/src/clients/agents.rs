@@ -1,9 +1,10 @@
 //! Coding agents as npm delivers them, against `realizar serve MODEL` with no option but its address.
 //!
-//! No small model calls tools reliably, so each agent talks to a model of `fixtures/scripted`: it answers every turn
-//! of the user with a call of the agent's shell, and the call's result with a sentence. A turn has passed when the
-//! command has run in the agent's folder and the agent has printed the sentence. Later turns continue the conversation
-//! of the first, and the prefix cache is to have what was there before.
+//! Each is configured as `docs/use-it-from.md` says. No small model calls tools reliably, so each agent talks to a
+//! model of `fixtures/scripted`: it answers every turn of the user with a call of the agent's shell, and the call's
+//! result with a sentence. A turn has passed when the command has run in the agent's folder and the agent has printed
+//! the sentence. Later turns continue the conversation of the first, and the prefix cache is to have what was there
+//! before.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::install::{Environment, direct};
-use super::{Tried, Verdict};
+use super::{Tried, Verdict, snippets};
 use crate::load::metrics::{self, Prefixes};
 use crate::load::server::{Contender, Kind, Server, Setup};
 use crate::{shell, table};
@@ -84,24 +85,22 @@ pub(super) const AGENTS: &[Agent] = &[
     },
 ];
 
-/// The folders of one try, and the server.
+/// The folders of one try, and what the document shows for the agent.
 struct Scene<'a> {
     /// The folder for the agent's own files.
     home: &'a Path,
     /// The folder that it works in.
     work: &'a Path,
-    url: &'a str,
-    model: &'a str,
+    snippet: &'a str,
 }
 
 /// Codex reads its provider from `config.toml`.
 fn codex(scene: &Scene<'_>, command: &mut Command) -> Result<()> {
-    let Scene { home, url, model, .. } = scene;
+    let Scene { home, snippet, .. } = scene;
+    // The document's lines end with the table of the provider.
     let config = format!(
-        "model = \"{model}\"\nmodel_provider = \"local\"\ncheck_for_update_on_startup = false\n\
-         [analytics]\nenabled = false\n\
-         [model_providers.local]\nname = \"local\"\nbase_url = \"{url}/v1\"\nwire_api = \"responses\"\n\
-         request_max_retries = 0\nstream_max_retries = 0\n"
+        "check_for_update_on_startup = false\n{snippet}request_max_retries = 0\n\
+         stream_max_retries = 0\n[analytics]\nenabled = false\n"
     );
     fs::write(home.join("config.toml"), config)?;
     command.env("CODEX_HOME", home);
@@ -110,32 +109,25 @@ fn codex(scene: &Scene<'_>, command: &mut Command) -> Result<()> {
 
 /// Claude Code is configured by its environment.
 fn claude(scene: &Scene<'_>, command: &mut Command) -> Result<()> {
-    command.env("CLAUDE_CONFIG_DIR", scene.home).env("ANTHROPIC_BASE_URL", scene.url);
-    command.env("ANTHROPIC_AUTH_TOKEN", "none").env("ANTHROPIC_MODEL", scene.model);
-    for switch in [
-        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC",
-        "DISABLE_AUTOUPDATER",
-        "DISABLE_ERROR_REPORTING",
-        "DISABLE_TELEMETRY",
-    ] {
+    command.env("CLAUDE_CONFIG_DIR", scene.home).envs(exported(scene.snippet));
+    for switch in ["DISABLE_AUTOUPDATER", "DISABLE_ERROR_REPORTING", "DISABLE_TELEMETRY"] {
         command.env(switch, "1");
     }
     Ok(())
 }
 
+/// The variables that lines of a shell export, without quotes and blanks in their values.
+fn exported(lines: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = lines.lines().filter_map(|line| line.strip_prefix("export "));
+    lines.flat_map(str::split_whitespace).filter_map(|word| word.split_once('='))
+}
+
 /// opencode reads a provider for any server with OpenAI's API from its configuration.
 fn opencode(scene: &Scene<'_>, command: &mut Command) -> Result<()> {
-    let Scene { home, url, model, .. } = scene;
-    let name = format!("local/{model}");
-    let provider = json!({
-        "npm": "@ai-sdk/openai-compatible",
-        "options": {"baseURL": format!("{url}/v1")},
-        "models": {*model: {}},
-    });
-    let config = json!({
-        "provider": {"local": provider}, "model": name, "small_model": name,
-        "autoupdate": false, "share": "disabled",
-    });
+    let Scene { home, snippet, .. } = scene;
+    let mut config: Value = serde_json::from_str(snippet)?;
+    config["autoupdate"] = json!(false);
+    config["share"] = json!("disabled");
     let file = home.join("opencode.json");
     fs::write(&file, config.to_string())?;
     command.env("OPENCODE_CONFIG", file).env("OPENCODE_DISABLE_MODELS_FETCH", "1");
@@ -168,16 +160,14 @@ impl Agent {
         fs::create_dir(&work)?;
         shell::check(shell::command("git").args(["init", "--quiet"]).current_dir(&work))?;
         let server = self.serve(engine)?;
+        let context = snippets::context(&server.client)?;
+        let served = (server.client.url(), &*server.client.model, context);
+        let snippet = snippets::of_agent(self.name, served)?;
         let mut rows = Vec::new();
         for turn in 1..=turns {
             let before = metrics::prefixes(&server.client)?;
             let mut command = shell::command(&program);
-            let scene = Scene {
-                home: &home,
-                work: &work,
-                url: server.client.url(),
-                model: &server.client.model,
-            };
+            let scene = Scene { home: &home, work: &work, snippet: &snippet };
             (self.configure)(&scene, &mut command)?;
             command.args(if turn == 1 { self.first } else { self.later }).arg(PROMPT);
             let said = take_turn(command, &scene).with_context(|| format!("turn {turn}"))?;
@@ -286,6 +276,13 @@ mod tests {
             let answers: Vec<String> = serde_json::from_str(&text).unwrap();
             assert!(answers[0].contains(CUPS) && answers[1] == ANSWER, "{answers:?}");
         }
+    }
+
+    #[test]
+    fn variables_are_read() {
+        let lines = "export A=http://x:1/y B=c\nexport D=2\nclaude\nE=3\n";
+        let found: Vec<_> = exported(lines).collect();
+        assert_eq!(found, [("A", "http://x:1/y"), ("B", "c"), ("D", "2")]);
     }
 
     #[test]

@@ -1,22 +1,24 @@
 //! What `docs/use-it-from.md` shows for a client: the fenced block whose info string is a language and
 //! the client's name. Python and JavaScript run as they are; a block in another language is a file for
-//! the client's script, which tries it as the ability [`ABILITY`].
+//! the client's script, which tries it as the ability [`ABILITY`], or an agent's configuration.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use serde_json::Value;
 
 use super::{Client, Tried, Verdict};
 use crate::load::server::Server;
-use crate::shell;
+use crate::{load, shell};
 
 /// The name under which the table has it.
 pub(super) const ABILITY: &str = "document";
 const PAGE: &str = "docs/use-it-from.md";
-/// The server's address and its model, as the page has them.
+/// The server's address, its model and the model's context, as the page has them.
 const URL: &str = "http://127.0.0.1:8080";
 const MODEL: &str = "smollm2";
+const CONTEXT: &str = "8192";
 
 /// A block of the page.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,12 +38,10 @@ impl Snippet<'_> {
         }
     }
 
-    /// Writes it into a folder, for a server and its model.
-    fn write(&self, folder: &Path, url: &str, model: &str) -> Result<PathBuf> {
-        let path = folder.join(format!("snippet.{}", self.suffix()));
-        let text = self.text.replace(URL, url).replace(MODEL, model);
-        fs::write(&path, text).with_context(|| path.display().to_string())?;
-        Ok(path)
+    /// Its text for a server, its model and the model's context.
+    fn of(&self, (url, model, context): (&str, &str, u64)) -> String {
+        let text = self.text.replace(CONTEXT, &context.to_string());
+        text.replace(URL, url).replace(MODEL, model)
     }
 }
 
@@ -83,7 +83,25 @@ pub(super) fn write(client: &Client, server: &Server) -> Result<Option<PathBuf>>
         return Ok(None);
     };
     let folder = client.environment.install(client.name)?;
-    snippet.write(&folder, server.client.url(), &server.client.model).map(Some)
+    let path = folder.join(format!("snippet.{}", snippet.suffix()));
+    let url = server.client.url();
+    let text = snippet.of((url, &server.client.model, context(&server.client)?));
+    fs::write(&path, text).with_context(|| path.display().to_string())?;
+    Ok(Some(path))
+}
+
+/// The block of an agent, for a server, its model and the model's context.
+pub(super) fn of_agent(name: &str, server: (&str, &str, u64)) -> Result<String> {
+    let page = page()?;
+    let snippet = snippets(&page).into_iter().find(|s| s.client == name);
+    Ok(snippet.with_context(|| format!("{PAGE} has no block for {name}"))?.of(server))
+}
+
+/// The context of a server's first model.
+pub(super) fn context(client: &load::client::Client) -> Result<u64> {
+    let models: Value = serde_json::from_str(&client.get("/v1/models")?)?;
+    let context = models["data"][0]["max_model_len"].as_u64();
+    context.context("/v1/models has no data[0].max_model_len")
 }
 
 /// Runs a block by the interpreter of the client's environment. It must print an answer.
@@ -105,6 +123,7 @@ pub(super) fn run(client: &Client, file: &Path) -> Result<Tried> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::agents::AGENTS;
     use super::super::{CLIENTS, EMBEDDING_MODEL};
     use super::*;
 
@@ -119,14 +138,12 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_written_for_a_server() {
-        let folder = tempfile::tempdir().unwrap();
-        let text = "m(\"http://127.0.0.1:8080/v1\", \"openai/smollm2\")\n".to_owned();
+    fn blocks_are_for_a_server() {
+        let text = "m(\"http://127.0.0.1:8080/v1\", \"openai/smollm2\", 8192)\n".to_owned();
         let snippet = Snippet { language: "js", client: "x", text };
-        let file = snippet.write(folder.path(), "http://127.0.0.1:9", "other.gguf").unwrap();
-        assert_eq!(file, folder.path().join("snippet.mjs"));
-        let written = fs::read_to_string(file).unwrap();
-        assert_eq!(written, "m(\"http://127.0.0.1:9/v1\", \"openai/other.gguf\")\n");
+        assert_eq!(snippet.suffix(), "mjs");
+        let text = snippet.of(("http://127.0.0.1:9", "other.gguf", 512));
+        assert_eq!(text, "m(\"http://127.0.0.1:9/v1\", \"openai/other.gguf\", 512)\n");
     }
 
     #[test]
@@ -134,15 +151,21 @@ mod tests {
         let page = page().unwrap();
         let snippets = snippets(&page);
         for snippet in &snippets {
+            assert!(snippet.text.contains(URL) && snippet.text.contains(MODEL), "{snippet:?}");
+            assert!(!snippet.text.contains(EMBEDDING_MODEL), "{snippet:?}");
+            if AGENTS.iter().any(|agent| agent.name == snippet.client) {
+                assert!(snippet.text.contains(CONTEXT), "{snippet:?}");
+                continue;
+            }
             let client = CLIENTS.iter().find(|client| client.name == snippet.client);
             let client = client.unwrap_or_else(|| panic!("no client {}", snippet.client));
             let is_program = ["python", "js"].contains(&snippet.language);
             assert_ne!(client.abilities.contains(&ABILITY), is_program, "{}", client.name);
-            assert!(snippet.text.contains(URL) && snippet.text.contains(MODEL), "{snippet:?}");
-            assert!(!snippet.text.contains(EMBEDDING_MODEL), "{snippet:?}");
         }
-        for client in CLIENTS.iter().filter(|client| client.abilities.contains(&ABILITY)) {
-            assert!(snippets.iter().any(|s| s.client == client.name), "{}", client.name);
+        let by_script = CLIENTS.iter().filter(|client| client.abilities.contains(&ABILITY));
+        let names = by_script.map(|client| client.name);
+        for name in names.chain(AGENTS.iter().map(|agent| agent.name)) {
+            assert!(snippets.iter().any(|s| s.client == name), "{name}");
         }
     }
 }
