@@ -9,7 +9,7 @@ use crate::api::scores::{rerank, score};
 use crate::api::status::{health, info, metrics};
 use crate::api::{dialects, mcp, ollama};
 use crate::error::{ApiError, Error};
-use crate::http::hosts::{self, Hosts};
+use crate::hosts::{self, Hosts, ModelRoutes};
 use crate::http::{auth, request_id};
 use crate::state::{AppState, history};
 use crate::{openapi, page, record};
@@ -40,8 +40,9 @@ pub(crate) fn open() -> Routes {
     ]
 }
 
-/// What asks for a key, if there are keys.
-pub(crate) fn guarded() -> Routes {
+/// What uses models or tells of them, and asks for a key, if there are keys. Programs and pages of this
+/// machine may use it without being allowed.
+pub(crate) fn models() -> Routes {
     vec![
         ("/api/chat", post(ollama::generate::chat)),
         ("/api/embed", post(ollama::embed::embed)),
@@ -57,18 +58,12 @@ pub(crate) fn guarded() -> Routes {
         ("/detokenize", post(tokens::detokenize)),
         ("/embedding", post(embedding::create)),
         ("/embeddings", post(embedding::create)),
-        ("/get_load", get(info::load)),
         ("/get_model_info", get(info::model_info)),
-        ("/get_server_info", get(info::server_info)),
         ("/infill", post(infill::create)),
-        ("/lora-adapters", get(props::adapters).post(props::scale_adapters)),
-        ("/metrics", get(metrics::get)),
-        ("/metrics/history", get(history::get)),
         ("/models", get(models::list)),
         ("/props", get(props::get).post(props::set)),
         ("/rerank", post(rerank::create)),
         ("/score", post(score::create)),
-        ("/slots", get(slots::get)),
         ("/tokenize", post(tokens::tokenize)),
         ("/v1/chat/completions", post(chat::create)),
         ("/v1/chat/completions/render", post(chat::render)),
@@ -83,6 +78,18 @@ pub(crate) fn guarded() -> Routes {
         ("/v1/responses", post(dialects::responses)),
         ("/v1/score", post(score::create)),
         ("/version", get(health::version)),
+    ]
+}
+
+/// What tells of the server itself, and asks for a key, if there are keys.
+pub(crate) fn guarded() -> Routes {
+    vec![
+        ("/get_load", get(info::load)),
+        ("/get_server_info", get(info::server_info)),
+        ("/lora-adapters", get(props::adapters).post(props::scale_adapters)),
+        ("/metrics", get(metrics::get)),
+        ("/metrics/history", get(history::get)),
+        ("/slots", get(slots::get)),
     ]
 }
 
@@ -107,17 +114,19 @@ fn router(routes: Routes) -> Router<AppState> {
 /// If an allowed origin cannot be a header's value, or an allowed host is not a name.
 pub fn app(state: AppState) -> Result<Router, Error> {
     let guard = middleware::from_fn_with_state(state.clone(), auth::require_key);
-    let guarded = router(guarded()).route_layer(guard);
+    let model_routes = ModelRoutes::new(models().into_iter().map(|(path, _)| path));
+    let guarded = router(models()).merge(router(guarded())).route_layer(guard);
     let guard = middleware::from_fn_with_state(state.clone(), auth::require_admin);
     let administered = router(administered()).route_layer(guard);
-    let cors = cors(&state.config().allowed_origins)?;
+    let cors = cors(&state.config().allowed_origins, model_routes.clone())?;
     let mut routes = router(open())
         .merge(guarded)
         .merge(administered)
         .fallback(unknown_url)
         .method_not_allowed_fallback(method_not_allowed)
         .layer(CatchPanicLayer::custom(panicked));
-    if let Some(hosts) = Hosts::of(state.config())? {
+    if let Some(hosts) = Hosts::of(state.config(), model_routes)? {
+        state.limit_hosts(hosts.clone());
         routes = routes.layer(middleware::from_fn_with_state(hosts, hosts::check));
     }
     routes = routes.layer(middleware::from_fn(dialects::with_own_errors));
@@ -159,11 +168,8 @@ fn panicked(panic: Box<dyn Any + Send>) -> Response {
     ApiError::internal("the server failed on this request").into_response()
 }
 
-/// Pages of the origins may use the server; without any, no CORS headers are sent and browsers refuse.
-fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
-    if origins.is_empty() {
-        return Ok(CorsLayer::new());
-    }
+/// Pages of the origins may use the server, and pages of this machine its models; browsers refuse others.
+fn cors(origins: &[String], model_routes: ModelRoutes) -> Result<CorsLayer, Error> {
     let has = |word: &str| origins.iter().any(|origin| origin == word);
     let allowed = if has("*") {
         AllowOrigin::any()
@@ -175,8 +181,10 @@ fn cors(origins: &[String]) -> Result<CorsLayer, Error> {
             })
         });
         let (values, local) = (values.collect::<Result<Vec<_>, _>>()?, has("localhost"));
-        AllowOrigin::predicate(move |origin, _| {
-            values.contains(origin) || local && origin.to_str().is_ok_and(hosts::is_local)
+        AllowOrigin::predicate(move |origin, parts| {
+            values.contains(origin)
+                || local && origin.to_str().is_ok_and(hosts::is_local)
+                || model_routes.admit(origin, &parts.extensions)
         })
     };
     Ok(CorsLayer::new()
@@ -203,7 +211,8 @@ mod tests {
     fn origins_are_checked() {
         let origins = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
         for (list, ok) in [(&[][..], true), (&["*"], true), (&["http://a", "a\n"], false)] {
-            assert_eq!(cors(&origins(list)).is_ok(), ok, "{list:?}");
+            let routes = ModelRoutes::new([]);
+            assert_eq!(cors(&origins(list), routes).is_ok(), ok, "{list:?}");
         }
     }
 }

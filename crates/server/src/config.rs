@@ -24,12 +24,14 @@ pub struct ServerConfig {
     /// without these either, only a server that listens to this machine alone lets requests do it.
     pub admin_keys: Vec<String>,
     /// Web origins whose pages may use the server; `*` stands for all, `localhost` for those
-    /// of this machine at any port. Without any, none may.
+    /// of this machine at any port. Pages of this machine and of programs on it may use models
+    /// without being listed.
     pub allowed_origins: Vec<String>,
     /// Names by which the server is called, beside `localhost`, the host that it listens on and IP
     /// addresses: `NAME`, `.DOMAIN` for all names below it, `*` for all. Where no API keys are asked
     /// for, or where names are listed here, requests for other hosts are refused, and those of pages
-    /// of origins that are neither such a host nor allowed.
+    /// of origins that are neither such a host nor allowed. The machine's own name and names below
+    /// `.local` and `.internal` may use models without being listed.
     pub allowed_hosts: Vec<String>,
     /// What a request may ask for.
     pub limits: Limits,

@@ -31,6 +31,7 @@ mod chat;
 mod config;
 mod error;
 mod fields;
+mod hosts;
 mod http;
 mod ids;
 #[cfg(feature = "kv-events")]

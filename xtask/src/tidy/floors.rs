@@ -49,7 +49,7 @@ const HOUSES: &[House] = &[
         floors: &[
             &["fields", "ids", "record", "tool_host"],
             &["config", "error"],
-            &["chat", "kv_events", "page"],
+            &["chat", "hosts", "kv_events", "page"],
             &["registry"],
             &["state"],
             &["http"],

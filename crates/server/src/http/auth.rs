@@ -33,9 +33,13 @@ pub(crate) async fn require_admin(
 }
 
 /// Whether a request may load and unload models: with an admin key; where there are none, with an
-/// API key; and where there are none either, if only this machine reaches the server.
+/// API key; and where there are none either, if only this machine reaches the server. Where hosts
+/// and origins are checked, pages need to be the server's own or allowed.
 pub(crate) fn check_admin(state: &AppState, headers: &HeaderMap) -> Result<(), ApiError> {
     let config = state.config();
+    if let Some(hosts) = state.hosts() {
+        hosts.check_own(headers)?;
+    }
     let keys = match config.admin_keys.is_empty() {
         true => &config.api_keys,
         false => &config.admin_keys,

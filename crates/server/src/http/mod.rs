@@ -3,7 +3,6 @@
 
 pub(crate) mod auth;
 pub(crate) mod extract;
-pub(crate) mod hosts;
 pub(crate) mod listen;
 mod members;
 pub(crate) mod request_id;

@@ -8,7 +8,7 @@
 
 use crate::api::{dialects, llama, ollama};
 use crate::error::ApiError;
-use crate::http::hosts::PROBES;
+use crate::hosts::PROBES;
 use axum::http::header;
 use axum::response::IntoResponse;
 use serde::Deserialize;
@@ -242,6 +242,7 @@ mod tests {
         };
         assert_eq!(described(true), routed(app::open()));
         let mut guarded = routed(app::guarded());
+        guarded.extend(routed(app::models()));
         guarded.extend(routed(app::administered()));
         assert_eq!(described(false), guarded);
     }

@@ -4,11 +4,12 @@ pub(crate) mod history;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
+use crate::hosts::Hosts;
 use crate::record;
 use crate::registry::{ModelLease, Models, Pick};
 use realizar_runtime::ModelOutput;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 use history::History;
@@ -23,6 +24,8 @@ struct Shared {
     models: Models,
     /// Whether only programs of this machine reach the server.
     is_local: bool,
+    /// Which hosts and origins are answered, where that is limited.
+    hosts: OnceLock<Hosts>,
     closing: AtomicBool,
     /// Bytes of bodies that there is room for.
     bodies: Arc<Semaphore>,
@@ -45,9 +48,9 @@ impl AppState {
     /// The state of a server; `is_local` says that it listens to this machine alone.
     pub(crate) fn reachable(config: ServerConfig, models: Models, is_local: bool) -> Self {
         let bodies = Arc::new(Semaphore::new(room(&config)));
-        let closing = AtomicBool::new(false);
+        let (closing, hosts) = (AtomicBool::new(false), OnceLock::new());
         let history = History::default();
-        Self(Arc::new(Shared { config, models, is_local, closing, bodies, history }))
+        Self(Arc::new(Shared { config, models, is_local, hosts, closing, bodies, history }))
     }
 
     /// The settings.
@@ -78,6 +81,16 @@ impl AppState {
     /// Whether only programs of this machine reach the server.
     pub(crate) fn is_local(&self) -> bool {
         self.0.is_local
+    }
+
+    /// Limits the hosts and origins that are answered; once.
+    pub(crate) fn limit_hosts(&self, hosts: Hosts) {
+        self.0.hosts.get_or_init(|| hosts);
+    }
+
+    /// The hosts and origins that are answered, where that is limited.
+    pub(crate) fn hosts(&self) -> Option<&Hosts> {
+        self.0.hosts.get()
     }
 
     /// Whether the server is about to end.

@@ -74,11 +74,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(super) api_key_file: Option<PathBuf>,
     /// Allow web pages of this origin (CORS); * allows all, localhost those of this machine on any
-    /// port (may be given several times)
+    /// port, which may use models without it (may be given several times)
     #[arg(long, value_name = "ORIGIN", visible_alias = "allowed-origins", value_delimiter = ',')]
     pub(super) cors_origin: Vec<String>,
     /// Accept requests for this host name, or for all names below .DOMAIN; * accepts all. Without
-    /// API keys only localhost, IP addresses and --host are accepted (may be given several times)
+    /// API keys only localhost, IP addresses and --host are accepted, and this machine's name, .local
+    /// and .internal for models (may be given several times)
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(super) allowed_hosts: Vec<String>,
     /// Maximum number of open connections; requests on further ones are refused with status 503
