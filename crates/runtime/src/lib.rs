@@ -66,7 +66,9 @@ pub mod backend;
 pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
 
 pub mod run;
-pub use run::{Chunk, DeviceLayers, DraftHead, LoadOptions, Model, OutputRows, Outputs};
+pub use run::{
+    CardText, Chunk, DeviceLayers, DraftHead, LoadOptions, Model, ModelCard, OutputRows, Outputs,
+};
 pub use run::{Embeddings, PlacedPart, Placement, Prompt, Rows, Runner, SeqId, device};
 pub use run::{POOL_SEQ_LEN, default_context};
 

@@ -2,6 +2,7 @@
 //! parts of a model on their backends, and from chunks of sequences to rows of output.
 
 mod angles;
+mod card;
 mod chunk;
 mod context;
 pub mod device;
@@ -18,6 +19,7 @@ mod seq_id;
 
 pub use crate::graph::DraftBytes;
 pub(crate) use angles::Offsets;
+pub use card::{CardText, ModelCard};
 pub use chunk::{Chunk, OutputRows, Outputs};
 pub use context::default_context;
 pub use drafting::DraftHead;

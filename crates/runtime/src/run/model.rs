@@ -55,17 +55,17 @@ pub struct Model {
 }
 
 /// A model's graph and weights before they have a place.
-struct Recorded {
-    architecture: &'static str,
-    config: Config,
+pub(super) struct Recorded {
+    pub(super) architecture: &'static str,
+    pub(super) config: Config,
     graph: Graph,
-    weights: Weights,
-    max_seq_len: usize,
+    pub(super) weights: Weights,
+    pub(super) max_seq_len: usize,
     limits: RowLimits,
 }
 
 impl Recorded {
-    fn open(path: &Path, options: &LoadOptions) -> Result<(Checkpoint, Self), Error> {
+    pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<(Checkpoint, Self), Error> {
         let checkpoint = Checkpoint::open(path)?;
         let recorded = Self::of(&checkpoint, options);
         // What was made of pages that were lost means nothing, nor do its errors.
@@ -438,7 +438,7 @@ type TextSide = (
     Result<Option<ChatTemplate>, crate::text::template::Error>,
 );
 
-fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
+pub(super) fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
     let tokenizer = match checkpoint {
         Checkpoint::Gguf(gguf) => Tokenizer::from_gguf(gguf.metadata()),
         Checkpoint::Hf { .. } => Tokenizer::from_hf_dir(path),
@@ -456,7 +456,7 @@ fn no_tokenizer(path: &Path, source: &Arc<crate::text::tokenizer::Error>) -> Err
 }
 
 /// The block type that the most elements of matrices have.
-fn main_type(weights: &Weights) -> Option<&'static str> {
+pub(super) fn main_type(weights: &Weights) -> Option<&'static str> {
     let mut sums: Vec<(BlockType, usize)> = Vec::new();
     for data in &weights.0 {
         let Some(ty) = data.block_type() else { continue };
@@ -469,7 +469,7 @@ fn main_type(weights: &Weights) -> Option<&'static str> {
 }
 
 /// Elements and bytes of the weights.
-fn sizes(weights: &Weights) -> (usize, usize) {
+pub(super) fn sizes(weights: &Weights) -> (usize, usize) {
     let all = &weights.0;
     (all.iter().map(WeightData::n_elements).sum(), all.iter().map(WeightData::n_bytes).sum())
 }

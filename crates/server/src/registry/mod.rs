@@ -5,6 +5,7 @@
 //! (`load`), as do unloads that wait for requests (`unload`); waiting for one means waiting for its
 //! outcome. A request holds a lease (`lease`) on its model, without which the model may go.
 
+mod cards;
 mod entry;
 mod files;
 mod keep_alive;
@@ -16,13 +17,16 @@ pub(crate) mod served;
 pub(crate) mod slots;
 mod unload;
 
+pub(crate) use cards::Known;
 pub(crate) use entry::{LoadState, ModelStatus};
+pub(crate) use files::FileFormat;
 pub use keep_alive::{KeepAlive, NoDuration};
 pub(crate) use lease::ModelLease;
 pub use loader::{ModelLoader, ModelSpec, ModelsConfig};
 
 use crate::error::{Error, LoadError};
 use crate::registry::served::ServedModel;
+use cards::Cards;
 use entry::{Entry, LoadCounts, Loaded, Outcome, Slot};
 use files::ModelFiles;
 use realizar_runtime::ModelOutput;
@@ -43,6 +47,8 @@ struct Registry {
     loader: Option<Box<dyn ModelLoader>>,
     config: ModelsConfig,
     inner: Mutex<Inner>,
+    /// Of models that are not loaded.
+    cards: Cards,
     /// Told of every change that someone may wait for under the lock.
     changed: Condvar,
     /// Told when a model becomes idle, or its time is another one.
@@ -216,7 +222,8 @@ impl Models {
         let inner = Inner { started, keep_alive: config.keep_alive, ..Inner::default() };
         let (inner, changed, idle) = (Mutex::new(inner), Condvar::new(), Notify::new());
         let (closed, _) = watch::channel(false);
-        Self(Arc::new(Registry { loader, config, inner, changed, idle, closed }))
+        let cards = Cards::default();
+        Self(Arc::new(Registry { loader, config, inner, cards, changed, idle, closed }))
     }
 
     /// Makes a model known that the loader can load. Once it is loaded, it stays until it has to make room or is

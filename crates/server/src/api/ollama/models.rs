@@ -5,18 +5,17 @@ use crate::answer::ndjson;
 use crate::error::ApiError;
 use crate::fields::{Fields, InvalidRequest};
 use crate::http::extract::JsonBody;
-use crate::registry::served::ServedModel;
-use crate::registry::{LoadState, ModelStatus};
+use crate::registry::{FileFormat, Known, LoadState, ModelStatus};
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::{StreamExt as _, stream};
 use realizar_runtime::ModelOutput;
+use realizar_runtime::config::Config;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 use std::fmt::Write as _;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// When a model goes that stays as long as there is room.
@@ -28,22 +27,24 @@ pub(crate) async fn version() -> Json<Value> {
 }
 
 /// All models.
-pub(crate) async fn tags(State(state): State<AppState>) -> Json<Value> {
-    let models: Vec<Value> = state.models().statuses().iter().map(listed).collect();
-    Json(json!({"models": models}))
+pub(crate) async fn tags(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    let known = look_up(&state, state.models().statuses()).await?;
+    Ok(Json(json!({"models": known.iter().map(listed).collect::<Vec<_>>()})))
 }
 
 /// The loaded models.
-pub(crate) async fn ps(State(state): State<AppState>) -> Json<Value> {
-    let statuses = state.models().statuses();
-    let models = statuses.iter().filter_map(|status| Some((status, status.model.as_ref()?)));
-    let models = models.map(|(status, model)| {
+pub(crate) async fn ps(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
+    let mut statuses = state.models().statuses();
+    statuses.retain(|status| status.model.is_some());
+    let known = look_up(&state, statuses).await?;
+    let models = known.iter().filter_map(|known| Some((known, known.status.model.as_ref()?)));
+    let models = models.map(|(known, model)| {
         let info = model.engine.model();
         let total = info.memory().total();
-        let mut body = listed(status);
+        let mut body = listed(known);
         body["size"] = json!(total);
         body["size_vram"] = json!(if info.backend().starts_with("cpu") { 0 } else { total });
-        let expires = status.stays_for.map(|left| timestamp(SystemTime::now() + left));
+        let expires = known.status.stays_for.map(|left| timestamp(SystemTime::now() + left));
         body["expires_at"] = json!(expires.as_deref().unwrap_or(NEVER));
         body["context_length"] = json!(info.max_seq_len());
         if let Some(body) = body.as_object_mut() {
@@ -51,26 +52,28 @@ pub(crate) async fn ps(State(state): State<AppState>) -> Json<Value> {
         }
         body
     });
-    Json(json!({"models": models.collect::<Vec<_>>()}))
+    Ok(Json(json!({"models": models.collect::<Vec<_>>()})))
 }
 
-/// Where a model is from.
-fn path(status: &ModelStatus) -> PathBuf {
-    let loaded = status.model.as_ref().map(|model| model.engine.model().path().to_owned());
-    loaded.unwrap_or_else(|| PathBuf::from(status.source.as_deref().unwrap_or_default()))
+/// What is known of models; their files are read beside the threads that serve.
+async fn look_up(state: &AppState, statuses: Vec<ModelStatus>) -> Result<Vec<Known>, ApiError> {
+    let models = state.models().clone();
+    let known = tokio::task::spawn_blocking(move || models.look_up(statuses)).await;
+    known.map_err(|error| ApiError::internal(error.to_string()))
 }
 
-/// A model in a list. Of one that is not loaded, little is known.
-fn listed(status: &ModelStatus) -> Value {
-    let path = path(status);
-    let file = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file);
-    let size = match (&status.model, &file) {
-        (Some(model), _) => model.engine.model().weight_bytes() as u64,
-        (None, Some(file)) => file.len(),
+/// A model in a list.
+fn listed(known: &Known) -> Value {
+    let status = &known.status;
+    let size = match (Facts::of(known), &status.files) {
+        (Some(facts), _) => facts.weight_bytes as u64,
+        (None, Some(files)) => files.bytes,
         (None, None) => 0,
     };
+    let path = known.path().map(|path| path.display().to_string());
+    let path = path.or_else(|| status.source.clone()).unwrap_or_default();
     // An id that changes with the model; it is no digest of its bytes.
-    let id = Sha256::digest(format!("{}\0{}\0{size}", status.name, path.display()));
+    let id = Sha256::digest(format!("{}\0{path}\0{size}", status.name));
     let digest = id.iter().fold(String::new(), |mut digest, byte| {
         let _ = write!(digest, "{byte:02x}");
         digest
@@ -78,34 +81,74 @@ fn listed(status: &ModelStatus) -> Value {
     json!({
         "name": tagged(&status.name),
         "model": tagged(&status.name),
-        "modified_at": modified(status),
+        "modified_at": modified(known),
         "size": size,
         "digest": digest,
-        "details": details(status),
+        "details": details(known),
     })
 }
 
-fn modified(status: &ModelStatus) -> String {
-    let file = std::fs::metadata(path(status)).and_then(|file| file.modified());
-    timestamp(file.unwrap_or(UNIX_EPOCH + Duration::from_secs(status.created)))
+fn modified(known: &Known) -> String {
+    let file = known.path().and_then(|path| std::fs::metadata(path).ok()?.modified().ok());
+    timestamp(file.unwrap_or(UNIX_EPOCH + Duration::from_secs(known.status.created)))
 }
 
-fn details(status: &ModelStatus) -> Value {
-    let is_gguf = path(status).extension().is_some_and(|end| end == "gguf");
-    let info = status.model.as_ref().map(|model| model.engine.model());
-    let family = info.map_or("", |info| info.architecture());
-    let families: Vec<&str> = info.iter().map(|info| info.architecture()).collect();
-    let size = info.map(|info| match info.n_params() as f64 {
+/// What a loaded model, or the files of another, say.
+struct Facts<'a> {
+    architecture: &'static str,
+    config: &'a Config,
+    context: usize,
+    n_params: usize,
+    quantization: &'a str,
+    weight_bytes: usize,
+}
+
+impl<'a> Facts<'a> {
+    fn of(known: &'a Known) -> Option<Self> {
+        let Known { status, card } = known;
+        match (&status.model, card) {
+            (Some(model), _) => {
+                let info = model.engine.model();
+                Some(Self {
+                    architecture: info.architecture(),
+                    config: info.config(),
+                    context: info.max_seq_len(),
+                    n_params: info.n_params(),
+                    quantization: info.quantization(),
+                    weight_bytes: info.weight_bytes(),
+                })
+            }
+            (None, Some(card)) => {
+                let card = &card.model;
+                Some(Self {
+                    architecture: card.architecture(),
+                    config: card.config(),
+                    context: card.max_seq_len(),
+                    n_params: card.n_params(),
+                    quantization: card.quantization(),
+                    weight_bytes: card.weight_bytes(),
+                })
+            }
+            (None, None) => None,
+        }
+    }
+}
+
+fn details(known: &Known) -> Value {
+    let format = known.status.files.as_ref().map_or(FileFormat::Gguf, |files| files.format);
+    let facts = Facts::of(known);
+    let family = facts.as_ref().map(|facts| facts.architecture);
+    let size = facts.as_ref().map(|facts| match facts.n_params as f64 {
         n if n >= 1e9 => format!("{:.1}B", n / 1e9),
         n => format!("{:.2}M", n / 1e6),
     });
     json!({
         "parent_model": "",
-        "format": if is_gguf { "gguf" } else { "safetensors" },
-        "family": family,
-        "families": families,
+        "format": format.name(),
+        "family": family.unwrap_or_default(),
+        "families": family.into_iter().collect::<Vec<_>>(),
         "parameter_size": size.unwrap_or_default(),
-        "quantization_level": info.map_or("", |info| info.quantization()),
+        "quantization_level": facts.map_or("", |facts| facts.quantization),
     })
 }
 
@@ -130,65 +173,97 @@ pub(crate) async fn show(
 ) -> Result<Json<Value>, ApiError> {
     let ((name, _), _held) = body.parse(|body| Ok(named(&body.read_all()?)?)).await?;
     let status = status(&state, &name)?;
+    let models = state.models().clone();
+    let told = tokio::task::spawn_blocking(move || {
+        let known = models.look_up(vec![status]);
+        known.iter().map(shown).next()
+    });
+    let told = told.await.map_err(|error| ApiError::internal(error.to_string()))?;
+    told.map(Json).ok_or_else(|| ApiError::model_not_found(&name))
+}
+
+/// What is known of a model, whose text side may be read for it.
+fn shown(known: &Known) -> Value {
+    let status = &known.status;
+    let capability = match status.output {
+        ModelOutput::Logits => "completion",
+        ModelOutput::Embeddings => "embedding",
+    };
     let mut told = json!({
         "modelfile": format!("FROM {}\n", status.name),
         "parameters": "",
         "template": "",
-        "modified_at": modified(&status),
-        "details": details(&status),
-        "model_info": {},
-        "capabilities": [match status.output {
-            ModelOutput::Logits => "completion",
-            ModelOutput::Embeddings => "embedding",
-        }],
+        "modified_at": modified(known),
+        "details": details(known),
+        "model_info": Facts::of(known).as_ref().map_or_else(|| json!({}), model_info),
+        "capabilities": [capability],
     });
     if let Some(model) = &status.model {
-        describe(&mut told, model);
+        let sampling = &model.sampling;
+        told["parameters"] = json!(format!(
+            "temperature {}\ntop_k {}\ntop_p {}\nmin_p {}\nrepeat_penalty {}",
+            sampling.temperature,
+            sampling.top_k,
+            sampling.top_p,
+            sampling.min_p,
+            sampling.repetition_penalty,
+        ));
     }
-    Ok(Json(told))
+    if status.output == ModelOutput::Logits {
+        let text = Text::of(known);
+        let capabilities =
+            [("insert", text.infill), ("tools", text.tools), ("thinking", text.thinking)];
+        let names = capabilities.into_iter().filter(|(_, has)| *has).map(|(name, _)| name);
+        told["capabilities"] = std::iter::once(capability).chain(names).collect();
+        told["template"] = json!(text.template.unwrap_or_default());
+    }
+    told
 }
 
-/// Adds what only a loaded model tells.
-fn describe(told: &mut Value, model: &ServedModel) {
-    let info = model.engine.model();
-    let (architecture, config) = (info.architecture(), info.config());
-    let mut facts = Map::new();
-    facts.insert("general.architecture".to_owned(), json!(architecture));
-    facts.insert("general.parameter_count".to_owned(), json!(info.n_params()));
+fn model_info(facts: &Facts<'_>) -> Value {
+    let architecture = facts.architecture;
+    let mut info = Map::new();
+    info.insert("general.architecture".to_owned(), json!(architecture));
+    info.insert("general.parameter_count".to_owned(), json!(facts.n_params));
     for (name, value) in [
-        ("block_count", config.layers.len()),
-        ("context_length", info.max_seq_len()),
-        ("embedding_length", config.dim),
-        ("vocab_size", info.vocab_size()),
+        ("block_count", facts.config.layers.len()),
+        ("context_length", facts.context),
+        ("embedding_length", facts.config.dim),
+        ("vocab_size", facts.config.vocab_size),
     ] {
-        facts.insert(format!("{architecture}.{name}"), json!(value));
+        info.insert(format!("{architecture}.{name}"), json!(value));
     }
-    told["model_info"] = Value::Object(facts);
-    let sampling = &model.sampling;
-    told["parameters"] = json!(format!(
-        "temperature {}\ntop_k {}\ntop_p {}\nmin_p {}\nrepeat_penalty {}",
-        sampling.temperature,
-        sampling.top_k,
-        sampling.top_p,
-        sampling.min_p,
-        sampling.repetition_penalty,
-    ));
-    let Some(capabilities) =
-        told["capabilities"].as_array_mut().filter(|list| list[0] == "completion")
-    else {
-        return;
-    };
-    if model.tokenizer().infill().is_some() {
-        capabilities.push(json!("insert"));
-    }
-    if let (Ok(side), Ok(template)) = (model.chat_side(), model.chat_template()) {
-        if side.tools.is_some() || side.traits.tools_variable.is_some() {
-            capabilities.push(json!("tools"));
+    Value::Object(info)
+}
+
+/// What the text side of a model offers.
+#[derive(Default)]
+struct Text<'a> {
+    template: Option<&'a str>,
+    infill: bool,
+    tools: bool,
+    thinking: bool,
+}
+
+impl<'a> Text<'a> {
+    fn of(known: &'a Known) -> Self {
+        if let Some(model) = &known.status.model {
+            let infill = model.tokenizer().infill().is_some();
+            return match (model.chat_side(), model.chat_template()) {
+                (Ok(side), Ok(template)) => Self {
+                    template: Some(template.source()),
+                    infill,
+                    tools: side.tools.is_some() || side.traits.tools_variable.is_some(),
+                    thinking: side.reasoning.is_some(),
+                },
+                _ => Self { infill, ..Self::default() },
+            };
         }
-        if side.reasoning.is_some() {
-            capabilities.push(json!("thinking"));
-        }
-        told["template"] = json!(template.source());
+        known.card.as_ref().map_or_else(Self::default, |card| {
+            let text = card.text();
+            let template = text.template.as_deref();
+            Self { template, infill: text.infill, tools: text.tools, thinking: text.thinking }
+        })
     }
 }
 

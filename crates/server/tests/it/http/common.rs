@@ -35,7 +35,7 @@ pub(crate) fn write_model(path: &Path) {
 }
 
 /// The same with further keys.
-fn write_model_with(path: &Path, keys: &[(&str, GgufValue)]) {
+pub(crate) fn write_model_with(path: &Path, keys: &[(&str, GgufValue)]) {
     let source =
         PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fixtures/archs/llama/model-f32.gguf");
     let source = Gguf::open(source).expect("the repository's fixture");
@@ -52,7 +52,10 @@ fn write_model_with(path: &Path, keys: &[(&str, GgufValue)]) {
             _ => gguf.set(key, value.clone()).expect("set"),
         }
     }
-    gguf.set("tokenizer.chat_template", TEMPLATE).expect("set");
+    let own_template = keys.iter().any(|(key, _)| *key == "tokenizer.chat_template");
+    if !own_template {
+        gguf.set("tokenizer.chat_template", TEMPLATE).expect("set");
+    }
     for (role, id) in ["pre", "suf", "mid"].iter().zip(INFILL) {
         gguf.set(&format!("tokenizer.ggml.fim_{role}_token_id"), id).expect("set");
     }

@@ -23,3 +23,4 @@ mod registry;
 mod sampling;
 mod scores;
 mod structured;
+mod unloaded;
