@@ -34,6 +34,7 @@ mod fields;
 mod hosts;
 mod http;
 mod ids;
+pub mod ignored;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod openapi;

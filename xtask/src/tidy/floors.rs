@@ -47,7 +47,7 @@ const HOUSES: &[House] = &[
     House {
         src: "crates/server/src",
         floors: &[
-            &["fields", "ids", "record", "tool_host"],
+            &["fields", "ids", "ignored", "record", "tool_host"],
             &["config", "error"],
             &["chat", "hosts", "kv_events", "page"],
             &["registry"],

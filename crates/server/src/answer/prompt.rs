@@ -188,17 +188,29 @@ pub(crate) fn check(model: &ServedModel, ids: Vec<u32>) -> Result<Vec<u32>, ApiE
     }
 }
 
+/// How long a prompt may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Length {
+    /// It has to fit into the context.
+    Context,
+    /// It is only counted.
+    Any,
+}
+
 /// The token ids of a conversation that was rendered; errors are those of `messages`.
 pub(crate) async fn encode_conversation(
     held: &Held,
     model: &ModelLease,
     text: GuardedText,
     add_special: bool,
+    length: Length,
 ) -> Result<Vec<u32>, ApiError> {
     let model = model.clone();
     let ids = held.work(move || {
         let options = EncodeOptions { add_special, parse_special: true };
-        check_length(&model, model.tokenizer().min_tokens_guarded(&text))?;
+        if length == Length::Context {
+            check_length(&model, model.tokenizer().min_tokens_guarded(&text))?;
+        }
         check(&model, model.tokenizer().encode_guarded(&text, options)?)
     });
     ids.await.map_err(|error| error.renamed(&[("prompt", "messages")]))

@@ -16,6 +16,7 @@ use crate::chat::parser::{ChatDelta, ChatParser};
 use crate::error::ApiError;
 use crate::http::extract::{Held, JsonBody};
 use crate::ids;
+use crate::ignored::Api;
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::{Request, State};
@@ -76,7 +77,8 @@ pub(crate) async fn messages(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let read_body = |body: &JsonBody| Ok(anthropic::read_request(&body.read_all()?)?);
+    let read_body =
+        |body: &JsonBody| Ok(anthropic::read_request(&body.read_request(Api::Messages)?)?);
     let (request, held) = body.parse(read_body).await?;
     let (stream, name) = (request.stream, request.model.clone());
     let chat = read(&state, request, held, Map::new(), MESSAGES_NAMES).await?;
@@ -109,14 +111,17 @@ pub(crate) async fn count_tokens(
     body: JsonBody,
 ) -> Result<Json<Value>, ApiError> {
     let read_body = |body: &JsonBody| {
-        let mut fields = body.read_all()?;
+        let mut fields = body.read_request(Api::Messages)?;
         // The count needs none, and a message does.
         fields.insert("max_tokens".to_owned(), json!(1));
         Ok(anthropic::read_request(&fields)?)
     };
     let (request, held) = body.parse(read_body).await?;
-    let chat = read(&state, request, held, Map::new(), MESSAGES_NAMES).await?;
-    let n_tokens: usize = chat.job.prompts.iter().map(Vec::len).sum();
+    let count = async {
+        let body = chat_body(&state, request, held, Map::new()).await?;
+        chat::count(&state, body).await
+    };
+    let n_tokens = count.await.map_err(|error: ApiError| error.renamed(MESSAGES_NAMES))?;
     Ok(Json(json!({"input_tokens": n_tokens})))
 }
 
@@ -125,7 +130,8 @@ pub(crate) async fn responses(
     State(state): State<AppState>,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let read_body = |body: &JsonBody| Ok(responses::read_request(&body.read_all()?)?);
+    let read_body =
+        |body: &JsonBody| Ok(responses::read_request(&body.read_request(Api::Responses)?)?);
     let (request, held) = body.parse(read_body).await?;
     let stream = request.conversation.stream;
     let mut more = Map::new();
@@ -154,15 +160,20 @@ pub(super) async fn read(
     more: Map<String, Value>,
     names: &[(&str, &str)],
 ) -> Result<Chat, ApiError> {
-    read_chat(state, request, held, more).await.map_err(|error| error.renamed(names))
+    let read = async {
+        let body = chat_body(state, request, held, more).await?;
+        chat::read(state, body).await
+    };
+    read.await.map_err(|error| error.renamed(names))
 }
 
-async fn read_chat(
+/// The body of a request for chat completions.
+async fn chat_body(
     state: &AppState,
     request: ConversationRequest,
     held: Held,
     more: Map<String, Value>,
-) -> Result<Chat, ApiError> {
+) -> Result<JsonBody, ApiError> {
     let model = state.model(Some(&request.model)).await?;
     let mut body = more;
     let mut set = |name: &str, value: Option<Value>| {
@@ -199,7 +210,7 @@ async fn read_chat(
         }
     }
     set("thinking_budget_tokens", budget.map(|n| json!(n)));
-    chat::read(state, JsonBody::of(body, held).await?).await
+    JsonBody::of(body, held).await
 }
 
 /// The reason and the text that ended an answer.

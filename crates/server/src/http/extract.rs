@@ -3,6 +3,7 @@
 use crate::error::ApiError;
 use crate::http::members::{Members, TooManyValues};
 use crate::http::work;
+use crate::ignored::{self, Api, Logged};
 use crate::state::AppState;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
@@ -24,6 +25,8 @@ pub(crate) struct JsonBody {
     members: Option<Members>,
     max_values: usize,
     held: Held,
+    /// What was logged on its connection.
+    logged: Logged,
 }
 
 /// The room that a request takes among all that are worked on, from the arrival of its body until
@@ -78,7 +81,7 @@ impl JsonBody {
     fn new(text: Vec<u8>, max_values: usize, held: Held) -> Result<Self, ApiError> {
         let members = Members::split(&text, max_values);
         let members = members.map_err(|TooManyValues| ApiError::too_many_values(max_values))?;
-        Ok(Self { text, members, max_values, held })
+        Ok(Self { text, members, max_values, held, logged: Logged::default() })
     }
 
     /// A body with this text, that of a test.
@@ -108,6 +111,20 @@ impl JsonBody {
             return Err(ApiError::too_many_values(self.max_values));
         }
         self.read()
+    }
+
+    /// The body of a request of this API as an object of values. What of it is left out or ignored
+    /// is logged.
+    pub(crate) fn read_request(&self, api: Api) -> Result<Map<String, Value>, ApiError> {
+        let body = self.read_all()?;
+        self.logged.log(api, &body);
+        Ok(body)
+    }
+
+    /// Logs what is left out or ignored of a body that is read as several types.
+    pub(crate) fn log_ignored(&self, api: Api) -> Result<(), ApiError> {
+        self.logged.log(api, &self.pick(&ignored::members(api))?);
+        Ok(())
     }
 
     /// The fields with these names, as values.
@@ -152,6 +169,7 @@ impl FromRequest<AppState> for JsonBody {
     async fn from_request(request: Request, state: &AppState) -> Result<Self, ApiError> {
         check_type(request.headers())?;
         check_encoding(request.headers())?;
+        let logged = request.extensions().get::<Logged>().cloned().unwrap_or_default();
         let config = state.config();
         let give_back_memory = config.give_back_memory;
         let mut held = Held { n_bytes: 0, permit: None, give_back_memory };
@@ -167,6 +185,7 @@ impl FromRequest<AppState> for JsonBody {
         };
         let n_values = body.members.as_ref().map_or(0, Members::n_values).min(max_values);
         body.held.grow(n_bytes.max(n_values * VALUE_BYTES), state).await?;
+        body.logged = logged;
         Ok(body)
     }
 }

@@ -4,6 +4,7 @@
 use crate::config::{ConnectionLimits, ServerConfig};
 use crate::error::Error;
 use crate::http::tls::Tls;
+use crate::ignored::Logged;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -20,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
+use tower_http::add_extension::AddExtension;
 
 /// Connections beyond the limit that get an answer; those beyond these are closed without one.
 const REFUSALS: usize = 64;
@@ -236,7 +238,8 @@ impl Connection {
         // The time for a head begins when the connection is idle.
         http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
         http.keep_alive(!self.refused).max_buf_size(HEAD_BYTES);
-        let service = TowerToHyperService::new(self.service);
+        let service = AddExtension::new(self.service, Logged::default());
+        let service = TowerToHyperService::new(service);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let result = tokio::select! {
             result = connection.as_mut() => result,

@@ -1,41 +1,51 @@
-//! Requests of `/v1/messages`.
+//! Requests of `/v1/messages`: everything but their messages and tools.
 //!
-//! Hints that ask for nothing are taken without effect: `cache_control`, since equal beginnings of
-//! prompts are always cached, and signatures of earlier thinking, which is not verified. Thinking
-//! that was redacted cannot be read here and is left out.
+//! What has no effect here, such as marks for a cache, is in the table of what is
+//! [ignored](crate::ignored).
 
-use std::collections::HashMap;
-
-use realizar_runtime::template::{Content, Message};
-use serde_json::{Map, Value, json};
-
+use super::blocks::MessageReader;
+use super::tools;
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
-use crate::chat::tools::{Function, ToolChoice, ToolRequest};
-use crate::fields::{Fields, InvalidRequest, objects};
+use crate::fields::{Fields, InvalidRequest};
+use crate::ignored::{Api, is_ignored};
+use realizar_runtime::template::Content;
+use serde_json::{Map, Value, json};
 
 /// Reads a request.
 ///
-/// Fails, naming the parameter, on what is malformed and on what is not supported: blocks that are
-/// not text, tools that run on Anthropic's side, containers and the like.
+/// Fails, naming the parameter, on what is malformed and on what is not supported: images, files,
+/// conversations that the server keeps, and the like.
 pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, InvalidRequest> {
     let body = Fields::root(body);
-    body.refuse(&["container", "inference_geo"])?;
-    body.only("mcp_servers", &[json!([])])?;
-    if let Some(management) = body.object("context_management")? {
-        management.only("edits", &[json!([])])?;
+    body.refuse(&["compaction", "inference_geo", "thread"])?;
+    match body.get("container") {
+        None | Some(Value::String(_)) => {}
+        Some(container @ Value::Object(_)) => {
+            let container = Fields::of(container, body.path("container"))?;
+            container.only("skills", &[json!([])])?;
+        }
+        Some(other) => {
+            return Err(InvalidRequest::value("container", "a string or an object", other));
+        }
     }
-    body.only("service_tier", &[json!("auto"), json!("standard_only")])?;
+    if let Some(management) = body.object("context_management")? {
+        for edit in management.objects("edits")? {
+            let kind = edit.require_str("type")?;
+            if !is_ignored(Api::Messages, "context_management.edits[].type", kind) {
+                let what = format!("an edit of the type {kind:?}");
+                return Err(InvalidRequest::unsupported(edit.path("type"), what));
+            }
+        }
+    }
     let model = body.require_str("model")?.to_owned();
     body.require("max_tokens")?;
-    let mut messages = Vec::new();
+    let mut reader = MessageReader::default();
     if let Some(system) = body.get("system") {
-        messages.push(Message::new("system", text(system, "system")?));
+        reader.system(system)?;
     }
     body.require("messages")?;
-    let mut reader = MessageReader { messages, names: HashMap::new() };
-    for message in body.objects("messages")? {
-        reader.read(&message)?;
-    }
+    reader.messages(&body.objects("messages")?)?;
+    let messages = reader.finish();
     let metadata = body.object("metadata")?;
     let output = body.object("output_config")?;
     let response_format = match &output {
@@ -57,7 +67,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
         }
     }
     // An assistant's message at the end is the beginning of the answer.
-    let continues = reader.messages.last().is_some_and(|last| {
+    let continues = messages.last().is_some_and(|last| {
         let has_text =
             matches!(&last.content, Some(Content::Text(text)) if !text.trim().is_empty());
         last.role == "assistant" && has_text && !last.fields.contains_key("tool_calls")
@@ -69,9 +79,9 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
     }
     Ok(ConversationRequest {
         model,
-        messages: reader.messages,
+        messages,
         continues,
-        tools: tools(&body)?,
+        tools: tools::read(&body)?,
         max_tokens: body.count("max_tokens")?,
         temperature: body.number("temperature")?,
         top_p: body.number("top_p")?,
@@ -85,166 +95,6 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
             None => None,
         },
     })
-}
-
-/// A string, or the text of text blocks.
-fn text(value: &Value, path: &str) -> Result<String, InvalidRequest> {
-    let blocks = match value {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(blocks) => objects(blocks, path)?,
-        value => return Err(InvalidRequest::value(path, "a string or an array", value)),
-    };
-    let mut texts = Vec::new();
-    for block in &blocks {
-        match block.require_str("type")? {
-            "text" => texts.push(block.require_str("text")?),
-            other => return Err(unsupported_block(block, other)),
-        }
-    }
-    Ok(texts.join("\n"))
-}
-
-fn unsupported_block(block: &Fields<'_>, kind: &str) -> InvalidRequest {
-    InvalidRequest::unsupported(block.path("type"), format!("a block of the type {kind:?}"))
-}
-
-/// Turns messages of blocks into messages of the chat API, where results of tools are messages of
-/// their own.
-struct MessageReader {
-    messages: Vec<Message>,
-    names: HashMap<String, String>, // of the functions of earlier calls, by id
-}
-
-impl MessageReader {
-    fn read(&mut self, message: &Fields<'_>) -> Result<(), InvalidRequest> {
-        let role = message.require_str("role")?;
-        if !matches!(role, "user" | "assistant") {
-            let expected = "\"user\" or \"assistant\"";
-            return Err(InvalidRequest::value(message.path("role"), expected, &json!(role)));
-        }
-        match message.require("content")? {
-            Value::String(text) => {
-                self.messages.push(Message::new(role, text.as_str()));
-                Ok(())
-            }
-            Value::Array(blocks) => {
-                let blocks = objects(blocks, &message.path("content"))?;
-                if role == "user" { self.user(&blocks) } else { self.assistant(&blocks) }
-            }
-            value => {
-                let path = message.path("content");
-                Err(InvalidRequest::value(path, "a string or an array", value))
-            }
-        }
-    }
-
-    fn user(&mut self, blocks: &[Fields<'_>]) -> Result<(), InvalidRequest> {
-        let mut texts = Vec::new();
-        for block in blocks {
-            match block.require_str("type")? {
-                "text" => texts.push(block.require_str("text")?),
-                "tool_result" => {
-                    self.push_user(&mut texts);
-                    self.tool_result(block)?;
-                }
-                other => return Err(unsupported_block(block, other)),
-            }
-        }
-        self.push_user(&mut texts);
-        Ok(())
-    }
-
-    fn push_user(&mut self, texts: &mut Vec<&str>) {
-        if !texts.is_empty() {
-            self.messages.push(Message::new("user", texts.join("\n")));
-            texts.clear();
-        }
-    }
-
-    fn tool_result(&mut self, block: &Fields<'_>) -> Result<(), InvalidRequest> {
-        let id = block.require_str("tool_use_id")?;
-        let content = match block.get("content") {
-            None => String::new(),
-            Some(content) => text(content, &block.path("content"))?,
-        };
-        let mut message = Message::new("tool", content);
-        message.fields.insert("tool_call_id".to_owned(), json!(id));
-        if let Some(name) = self.names.get(id) {
-            message.fields.insert("name".to_owned(), json!(name));
-        }
-        if block.bool("is_error")? == Some(true) {
-            message.fields.insert("is_error".to_owned(), json!(true));
-        }
-        self.messages.push(message);
-        Ok(())
-    }
-
-    fn assistant(&mut self, blocks: &[Fields<'_>]) -> Result<(), InvalidRequest> {
-        let (mut texts, mut thoughts, mut calls) = (Vec::new(), Vec::new(), Vec::new());
-        for block in blocks {
-            match block.require_str("type")? {
-                "text" => texts.push(block.require_str("text")?),
-                "thinking" => thoughts.push(block.require_str("thinking")?),
-                "redacted_thinking" => {
-                    block.require_str("data")?;
-                }
-                "tool_use" => {
-                    let (id, name) = (block.require_str("id")?, block.require_str("name")?);
-                    block.require("input")?;
-                    block.object("input")?;
-                    self.names.insert(id.to_owned(), name.to_owned());
-                    // Arguments are text in the chat API, as they come from a model.
-                    let arguments = block.require("input")?.to_string();
-                    let function = json!({"name": name, "arguments": arguments});
-                    calls.push(json!({"id": id, "type": "function", "function": function}));
-                }
-                other => return Err(unsupported_block(block, other)),
-            }
-        }
-        let mut message = Message::new("assistant", texts.join("\n"));
-        if texts.is_empty() && !calls.is_empty() {
-            message.content = Some(Content::Null);
-        }
-        if !thoughts.is_empty() {
-            let reasoning = json!(thoughts.join("\n"));
-            message.fields.insert("reasoning_content".to_owned(), reasoning);
-        }
-        if !calls.is_empty() {
-            message.fields.insert("tool_calls".to_owned(), Value::Array(calls));
-        }
-        self.messages.push(message);
-        Ok(())
-    }
-}
-
-fn tools(body: &Fields<'_>) -> Result<ToolRequest, InvalidRequest> {
-    let mut functions = Vec::new();
-    for tool in body.objects("tools")? {
-        match tool.str("type")? {
-            None | Some("custom") => {}
-            Some(other) => {
-                let what = format!("the tool type {other:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), what));
-            }
-        }
-        tool.require("input_schema")?;
-        functions.push(Function::read(&tool, "input_schema")?);
-    }
-    let (mut choice, mut parallel) = (ToolChoice::Auto, true);
-    if let Some(fields) = body.object("tool_choice")? {
-        choice = match fields.require_str("type")? {
-            "auto" => ToolChoice::Auto,
-            "any" => ToolChoice::Required,
-            "none" => ToolChoice::None,
-            "tool" => ToolChoice::Function(fields.require_str("name")?.to_owned()),
-            other => {
-                let expected = "\"auto\", \"any\", \"tool\" or \"none\"";
-                return Err(InvalidRequest::value(fields.path("type"), expected, &json!(other)));
-            }
-        };
-        parallel = !fields.bool("disable_parallel_tool_use")?.unwrap_or(false);
-    }
-    ToolRequest::new(functions, choice, parallel, "tools", "tool_choice", "tool_choice.name")
 }
 
 /// A form of the answer, as the chat API has it.
@@ -289,6 +139,8 @@ fn reasoning(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::tools::ToolRequest;
+    use realizar_runtime::template::Message;
 
     /// A request with these members beside the required ones.
     fn read(members: &Value) -> Result<ConversationRequest, InvalidRequest> {
@@ -338,50 +190,6 @@ mod tests {
     }
 
     #[test]
-    fn blocks_become_messages() {
-        let check = |messages: Value, want: Value| {
-            let request = read(&json!({"messages": messages})).unwrap();
-            assert_eq!(json!(request.messages), want);
-        };
-        check(
-            json!([
-                {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-                {"role": "assistant", "content": [
-                    {"type": "thinking", "thinking": "hm", "signature": "s"},
-                    {"type": "text", "text": "c"},
-                    {"type": "tool_use", "id": "1", "name": "f", "input": {"z": 1, "a": 2}},
-                ]},
-                {"role": "user", "content": [
-                    {"type": "tool_result", "tool_use_id": "1", "content": "r"},
-                    {"type": "tool_result", "tool_use_id": "2", "is_error": true,
-                     "content": [{"type": "text", "text": "bad"}]},
-                    {"type": "text", "text": "d"},
-                ]},
-                {"role": "assistant", "content": [
-                    {"type": "tool_use", "id": "3", "name": "g", "input": {}},
-                ]},
-                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "3"}]},
-                {"role": "assistant", "content": "e"},
-            ]),
-            json!([
-                {"role": "user", "content": "a\nb"},
-                {"role": "assistant", "content": "c", "reasoning_content": "hm", "tool_calls": [
-                    {"id": "1", "type": "function",
-                     "function": {"name": "f", "arguments": "{\"z\":1,\"a\":2}"}},
-                ]},
-                {"role": "tool", "content": "r", "tool_call_id": "1", "name": "f"},
-                {"role": "tool", "content": "bad", "tool_call_id": "2", "is_error": true},
-                {"role": "user", "content": "d"},
-                {"role": "assistant", "content": null, "tool_calls": [
-                    {"id": "3", "type": "function", "function": {"name": "g", "arguments": "{}"}},
-                ]},
-                {"role": "tool", "content": "", "tool_call_id": "3", "name": "g"},
-                {"role": "assistant", "content": "e"},
-            ]),
-        );
-    }
-
-    #[test]
     fn an_answer_that_was_begun_is_gone_on_with() {
         let begun = |content: Value| {
             let messages = json!([{"role": "user", "content": "hi"}, {"role": "assistant", "content": content}]);
@@ -401,44 +209,47 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_taken() {
+    fn hints_are_taken() {
         for members in [
             json!({"mcp_servers": [], "context_management": {"edits": []}, "container": null}),
-            json!({"context_management": {}}),
+            json!({"context_management": {}, "container": {"id": "c", "skills": []}}),
+            json!({"context_management": {"edits": [
+                {"type": "clear_thinking_20251015", "keep": "all"},
+                {"type": "clear_tool_uses_20250919"},
+            ]}}),
+            json!({"thinking": {"type": "adaptive", "display": "omitted"}, "speed": "fast"}),
         ] {
-            assert!(read(&members).is_ok(), "{members}");
-        }
-        for (members, param) in [
-            (json!({"mcp_servers": [{"type": "url"}]}), "mcp_servers"),
-            (json!({"context_management": {"edits": [{"type": "x"}]}}), "context_management.edits"),
-        ] {
-            assert_eq!(read(&members).unwrap_err().param(), param);
+            let plain = read(&json!({})).unwrap();
+            assert_eq!(read(&members), Ok(plain), "{members}");
         }
     }
 
     #[test]
-    fn tools_become_functions() {
-        let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object"}});
-        let check = |choice: Value, want: ToolChoice, parallel: bool| {
-            let request = read(&json!({"tools": [tool], "tool_choice": choice})).unwrap();
-            let function = Function {
-                name: "f".to_owned(),
-                description: Some("d".to_owned()),
-                parameters: json!({"type": "object"}),
-                strict: false,
-            };
-            let want = ToolRequest { functions: vec![function], choice: want, parallel };
-            assert_eq!(request.tools, want);
+    fn the_account_is_not_in_the_prompt() {
+        let system = |blocks: &[&str]| {
+            let blocks: Vec<Value> =
+                blocks.iter().map(|text| json!({"type": "text", "text": text})).collect();
+            json!(read(&json!({"system": blocks})).unwrap().messages)
         };
-        check(Value::Null, ToolChoice::Auto, true);
-        check(json!({"type": "auto"}), ToolChoice::Auto, true);
-        check(json!({"type": "none"}), ToolChoice::None, true);
-        check(
-            json!({"type": "any", "disable_parallel_tool_use": true}),
-            ToolChoice::Required,
-            false,
-        );
-        check(json!({"type": "tool", "name": "f"}), ToolChoice::Function("f".to_owned()), true);
+        let user = json!({"role": "user", "content": "hi"});
+        let want = json!([{"role": "system", "content": "a\nb"}, user]);
+        for account in ["x-anthropic-billing-header: v=1; c=2;", "x-anthropic-billing-header:"] {
+            assert_eq!(system(&[account, "a", "b"]), want);
+            assert_eq!(system(&["a", account, "b"]), want);
+            assert_eq!(system(&[account]), json!([user]));
+        }
+        // Other texts stay, and so do messages and a system prompt that is no block.
+        let near = "X-anthropic-billing-header: 1";
+        assert_eq!(system(&[near, "a"])[0]["content"], format!("{near}\na"));
+        let account = "x-anthropic-billing-header: 1";
+        let plain = read(&json!({"system": account})).unwrap();
+        assert_eq!(json!(plain.messages[0]), json!({"role": "system", "content": account}));
+        let blocks = json!([{"type": "text", "text": account}]);
+        for role in ["user", "assistant", "system"] {
+            let messages = json!([{"role": role, "content": blocks}]);
+            let told = read(&json!({"messages": messages})).unwrap().messages;
+            assert_eq!(json!(told), json!([{"role": role, "content": account}]));
+        }
     }
 
     #[test]
@@ -452,52 +263,18 @@ mod tests {
         check(json!({"max_tokens": null}), "max_tokens", "required");
         check(json!({"max_tokens": 1.5}), "max_tokens", "whole number");
         check(json!({"messages": null}), "messages", "required");
-        check(
-            json!({"messages": [{"role": "system", "content": "x"}]}),
-            "messages[0].role",
-            "user",
-        );
         check(json!({"system": 1}), "system", "a string");
-        check(json!({"container": "c"}), "container", "not supported");
-        check(json!({"mcp_servers": [{}]}), "mcp_servers", "not supported");
+        for name in ["compaction", "thread"] {
+            check(json!({name: {"type": "x"}}), name, "not supported");
+        }
+        check(json!({"inference_geo": "us"}), "inference_geo", "not supported");
+        check(json!({"container": true}), "container", "a string or an object");
+        let skills = json!({"skills": [{"type": "anthropic", "skill_id": "pptx"}]});
+        check(json!({"container": skills}), "container.skills", "not supported");
+        let edits = |edit: Value| json!({"context_management": {"edits": [edit]}});
+        check(edits(json!({"type": "x"})), "context_management.edits[0].type", "\"x\"");
+        check(edits(json!({})), "context_management.edits[0].type", "required");
         check(json!({"stop_sequences": ["a", ""]}), "stop_sequences[1]", "not empty");
         check(json!({"thinking": {"type": "maybe"}}), "thinking.type", "adaptive");
-        let block = |role: &str, block: Value| {
-            let text = json!({"type": "text", "text": "a"});
-            json!({"messages": [{"role": role, "content": [text, block]}]})
-        };
-        let path = "messages[0].content[1].type";
-        check(block("user", json!({"type": "image", "source": {}})), path, "\"image\"");
-        check(block("user", json!({"type": "document"})), path, "\"document\"");
-        let data = "messages[0].content[1].data";
-        check(block("assistant", json!({"type": "redacted_thinking"})), data, "required");
-        check(
-            block(
-                "user",
-                json!({"type": "tool_result", "tool_use_id": "1", "content": [
-                {"type": "image"}]}),
-            ),
-            "messages[0].content[1].content[0].type",
-            "\"image\"",
-        );
-        check(
-            block("assistant", json!({"type": "tool_use", "id": "1", "name": "f", "input": "{}"})),
-            "messages[0].content[1].input",
-            "an object",
-        );
-        let tools = |tool: Value| json!({"tools": [tool]});
-        check(
-            tools(json!({"type": "web_search_20250305", "name": "web_search"})),
-            "tools[0].type",
-            "web_search_20250305",
-        );
-        check(tools(json!({"name": "f"})), "tools[0].input_schema", "required");
-        check(tools(json!({"name": "a b", "input_schema": {}})), "tools[0].name", "letters");
-        check(json!({"tool_choice": {"type": "any"}}), "tool_choice", "tools");
-        check(
-            json!({"tool_choice": {"type": "tool", "name": "f"}}),
-            "tool_choice.name",
-            "function",
-        );
     }
 }

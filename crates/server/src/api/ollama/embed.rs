@@ -8,6 +8,7 @@ use crate::answer::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, InvalidRequest};
 use crate::http::extract::JsonBody;
+use crate::ignored::Api;
 use crate::registry::KeepAlive;
 use crate::state::AppState;
 use axum::Json;
@@ -84,7 +85,8 @@ pub(crate) async fn embed(
     body: JsonBody,
 ) -> Result<Json<Embeddings>, ApiError> {
     let start = Instant::now();
-    let (asked, held) = body.parse(|body| Ok(read_embed(&body.read_all()?)?)).await?;
+    let (asked, held) =
+        body.parse(|body| Ok(read_embed(&body.read_request(Api::Ollama)?)?)).await?;
     let name = known_name(&state, &asked.model);
     let (model, load) = timed(embedding::model(&state, Some(&name))).await?;
     keep(&state, &headers, &model, asked.keep_alive)?;
@@ -114,7 +116,8 @@ pub(crate) async fn embeddings(
     headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Json<Embedding>, ApiError> {
-    let (asked, held) = body.parse(|body| Ok(read_embeddings(&body.read_all()?)?)).await?;
+    let (asked, held) =
+        body.parse(|body| Ok(read_embeddings(&body.read_request(Api::Ollama)?)?)).await?;
     let model = embedding::model(&state, Some(&known_name(&state, &asked.model))).await?;
     keep(&state, &headers, &model, asked.keep_alive)?;
     let params = EmbedParams { normalize: false, ..EmbedParams::default() };

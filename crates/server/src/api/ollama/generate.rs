@@ -11,6 +11,7 @@ use crate::chat::parser::ChatParserOptions;
 use crate::error::{ApiError, LoadError};
 use crate::http::auth;
 use crate::http::extract::{Held, JsonBody};
+use crate::ignored::Api;
 use crate::registry::{KeepAlive, ModelLease};
 use crate::state::AppState;
 use axum::Json;
@@ -26,7 +27,7 @@ pub(crate) async fn chat(
     headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let (asked, held) = body.parse(|body| Ok(read_chat(&body.read_all()?)?)).await?;
+    let (asked, held) = body.parse(|body| Ok(read_chat(&body.read_request(Api::Ollama)?)?)).await?;
     answer(&state, &headers, Kind::Chat, asked, held).await
 }
 
@@ -36,7 +37,8 @@ pub(crate) async fn generate(
     headers: HeaderMap,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let (asked, held) = body.parse(|body| Ok(read_generate(&body.read_all()?)?)).await?;
+    let (asked, held) =
+        body.parse(|body| Ok(read_generate(&body.read_request(Api::Ollama)?)?)).await?;
     answer(&state, &headers, Kind::Generate, asked, held).await
 }
 

@@ -1,7 +1,8 @@
 //! Requests of `/api/chat` and `/api/generate`.
 //!
-//! Settings of a model's runner that Ollama has removed are taken without effect, as Ollama takes
-//! them; those that it has and that are fixed when this server starts are refused.
+//! Options of devices, which are chosen when this server starts, and options that Ollama has removed
+//! are in the table of what is [ignored](crate::ignored). Others that it does not know are taken
+//! without effect, as Ollama takes them.
 
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
 use crate::chat::tools::{Function, ToolChoice, ToolRequest};
@@ -28,9 +29,6 @@ const OPTIONS: &[(&str, &str)] = &[
     ("top_p", "top_p"),
     ("typical_p", "typical_p"),
 ];
-
-/// Options that say how a model is loaded: they belong to `realizar serve`.
-const FIXED: &[&str] = &["main_gpu", "num_batch", "num_gpu", "num_thread", "use_mmap"];
 
 /// Parameters of chat completions, and what Ollama calls them.
 pub(super) const NAMES: &[(&str, &str)] = &[
@@ -248,12 +246,6 @@ fn common(root: &Fields<'_>) -> Result<Asked, InvalidRequest> {
 fn options(root: &Fields<'_>) -> Result<Map<String, Value>, InvalidRequest> {
     let mut more = Map::new();
     let Some(options) = root.object("options")? else { return Ok(more) };
-    for &name in FIXED {
-        if options.get(name).is_some() {
-            let what = format!("{name}, which is fixed when the server starts,");
-            return Err(InvalidRequest::unsupported(options.path(name), what));
-        }
-    }
     for &(name, ours) in OPTIONS {
         if let Some(value) = options.get(name) {
             // -2 fills the context, as -1 does where the context does not move on.
@@ -261,8 +253,6 @@ fn options(root: &Fields<'_>) -> Result<Map<String, Value>, InvalidRequest> {
             more.insert(ours.to_owned(), if all { json!(-1) } else { value.clone() });
         }
     }
-    // Whole turns are left out, or nothing is, so that there is no number of tokens to keep.
-    options.number("num_keep")?;
     if let Some(num_ctx) = options.count("num_ctx")?.filter(|&n| n > 0) {
         more.insert("max_context_tokens".to_owned(), json!(num_ctx));
     }
@@ -394,7 +384,6 @@ mod tests {
         check(&json!({"images": ["aGk="]}), "images");
         check(&json!({"context": [1]}), "context");
         check(&json!({"template": "{{ .Prompt }}"}), "template");
-        check(&json!({"options": {"num_gpu": 1}}), "options.num_gpu");
         check(&json!({"keep_alive": [5]}), "keep_alive");
         check(&json!({"keep_alive": "soon"}), "keep_alive");
         check(&json!({"format": "xml"}), "format");

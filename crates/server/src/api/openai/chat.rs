@@ -9,13 +9,14 @@ use super::structured::{GrammarFields, Wanted, constraint};
 use super::truncation::{self, Room, Truncation};
 use super::types::{Body, Head, StreamHead};
 use crate::answer::generation::{Answer, Finish, Job};
-use crate::answer::prompt;
+use crate::answer::prompt::{self, Length};
 use crate::answer::sse;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::chat::tools::{ToolChoice, ToolFormat, ToolRequest, forced_grammar, tool_schema};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
+use crate::ignored::Api;
 use crate::registry::served::ServedModel;
 use crate::state::AppState;
 use axum::Json;
@@ -163,6 +164,7 @@ struct AllFields {
 
 impl AllFields {
     fn read(body: &JsonBody) -> Result<Self, ApiError> {
+        body.log_ignored(Api::Chat)?;
         let read = Self {
             common: body.read()?,
             own: body.read()?,
@@ -175,8 +177,22 @@ impl AllFields {
     }
 }
 
+/// The number of tokens of a request's prompt, which may be longer than the context.
+pub(crate) async fn count(state: &AppState, body: JsonBody) -> Result<usize, ApiError> {
+    let Chat { job, .. } = read_as_long_as(state, body, Length::Any).await?;
+    Ok(job.prompts.iter().map(Vec::len).sum())
+}
+
 /// Reads a request and checks it.
 pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiError> {
+    read_as_long_as(state, body, Length::Context).await
+}
+
+async fn read_as_long_as(
+    state: &AppState,
+    body: JsonBody,
+    length: Length,
+) -> Result<Chat, ApiError> {
     let (fields, held) = body.parse(AllFields::read).await?;
     let AllFields { common, own: fields, conversation, grammar, tools } = fields;
     let model = state.model(common.model.as_deref()).await?;
@@ -193,7 +209,7 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
         Truncation::Disabled => {
             let rendered = conversation.render(&held, &model, for_template).await?;
             let text = rendered.text.clone();
-            (rendered, prompt::encode_conversation(&held, &model, text, add_special).await?)
+            (rendered, prompt::encode_conversation(&held, &model, text, add_special, length).await?)
         }
         Truncation::Auto => {
             let room = Room::new(context, limits.prompt_tokens, params.max_tokens);
@@ -216,7 +232,9 @@ pub(crate) async fn read(state: &AppState, body: JsonBody) -> Result<Chat, ApiEr
         parser.reasoning = None;
     }
     let prompts = vec![prompt];
-    check_context(context, limits, &prompts, "messages", common.asked_most())?;
+    if length == Length::Context {
+        check_context(context, limits, &prompts, "messages", common.asked_most())?;
+    }
     common.hold_to_context(&prompts, &mut params);
     let prompt_logprobs = common.prompt_logprobs(limits)?;
     let name = common.model.as_deref().filter(|name| !name.is_empty()).unwrap_or(&model.name);

@@ -2,7 +2,7 @@
 //! says so.
 
 use super::conversation::{ConversationFields, Rendered};
-use crate::answer::prompt;
+use crate::answer::prompt::{self, Length};
 use crate::error::ApiError;
 use crate::http::extract::Held;
 use crate::registry::ModelLease;
@@ -60,7 +60,8 @@ pub(crate) async fn render_fitting(
     let render = async |fields: ConversationFields| {
         let rendered = fields.render(held, model, tools.clone()).await?;
         let text = rendered.text.clone();
-        let ids = prompt::encode_conversation(held, model, text, add_special).await?;
+        let ids =
+            prompt::encode_conversation(held, model, text, add_special, Length::Context).await?;
         Ok::<_, ApiError>((rendered, ids))
     };
     let whole = render(fields.clone()).await;

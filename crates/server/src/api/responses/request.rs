@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
 use crate::chat::tools::{FunctionAt, ToolRequest};
 use crate::fields::{Fields, InvalidRequest, objects};
+use crate::ignored::{Api, is_ignored};
 
 /// What a request asks for, and what the response repeats of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,11 +42,10 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
         }
     }
     fields.only("truncation", &[json!("disabled"), json!("auto")])?;
-    fields.only("service_tier", &[json!("auto"), json!("default")])?;
     fields.only("top_logprobs", &[json!(0)])?;
     fields.object("metadata")?;
     for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
-        if value != "reasoning.encrypted_content" {
+        if !value.as_str().is_some_and(|v| is_ignored(Api::Responses, "include[]", v)) {
             let path = format!("include[{idx}]");
             return Err(InvalidRequest::unsupported(path, value.to_string()));
         }
@@ -440,9 +440,9 @@ mod tests {
         check(json!({"metadata": 1}), "metadata", "an object");
         check(json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "detailed");
         check(
-            json!({"tools": [{"type": "web_search"}]}),
+            json!({"tools": [{"type": "web_surf"}]}),
             "tools[0].type",
-            "the tool type \"web_search\"",
+            "the tool type \"web_surf\"",
         );
         check(json!({"tools": [{"type": "function"}]}), "tools[0].name", "required");
         check(json!({"tool_choice": "required"}), "tool_choice", "tools");

@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 use crate::fields::{Fields, InvalidRequest};
+use crate::ignored::{Api, is_ignored};
 
 /// The longest name of a function.
 const MAX_NAME_LEN: usize = 128;
@@ -65,6 +66,15 @@ impl FunctionAt {
         }
     }
 
+    /// Whether tools of a type are left out on purpose.
+    fn leaves_out(self, kind: &str) -> bool {
+        let api = match self {
+            Self::Member => Api::Chat,
+            Self::Itself => Api::Responses,
+        };
+        is_ignored(api, "tools[].type", kind)
+    }
+
     /// The functions that `allowed_tools` lists, with the paths of their names.
     fn names(self, list: &Fields<'_>) -> Result<Vec<(String, String)>, InvalidRequest> {
         list.require("tools")?;
@@ -116,6 +126,9 @@ impl ToolRequest {
         let mut functions = Vec::new();
         for tool in body.objects("tools")? {
             let kind = tool.require_str("type")?;
+            if place.leaves_out(kind) {
+                continue;
+            }
             if kind != "function" {
                 let what = format!("the tool type {kind:?}");
                 return Err(InvalidRequest::unsupported(tool.path("type"), what));

@@ -9,12 +9,14 @@ mod document;
 mod endpoints;
 mod errors;
 mod hosts;
+mod ignored;
 mod keep_alive;
 #[cfg(feature = "kv-events")]
 mod kv_events;
 mod lifecycle;
 mod llama;
 mod mcp;
+mod messages;
 mod ollama;
 mod openapi;
 mod reasoning;

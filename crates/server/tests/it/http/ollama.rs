@@ -196,7 +196,6 @@ fn what_is_not_offered_is_refused() {
         body.as_object_mut().expect("an object").extend(more.as_object().cloned().expect("fields"));
         refused(&server, "/api/chat", &body, 400)
     };
-    assert!(chat(&json!({"options": {"num_gpu": 3}})).contains("options.num_gpu"));
     assert!(chat(&json!({"options": {"temperature": -1}})).contains("temperature"));
     assert!(chat(&json!({"think": true})).contains("does not support thinking"));
     assert!(chat(&json!({"keep_alive": 0})).contains("cannot be loaded again"));
