@@ -4,7 +4,7 @@
 //! [`dialects`](crate::api::dialects) writes it from the [`ApiError`] that the answer carries. Which status a failure has
 //! is decided in [`ApiError`] alone, in the table of its kinds.
 
-use crate::fields::InvalidRequest;
+use crate::fields::{self, InvalidRequest};
 use axum::Json;
 use axum::extract::rejection::{PathRejection, QueryRejection};
 use axum::http::{HeaderValue, StatusCode, header};
@@ -242,10 +242,12 @@ impl ApiError {
         Self::new(Kind::Invalid, message)
     }
 
-    /// A parameter is known and cannot be honoured.
-    pub fn unsupported(param: impl Into<String>) -> Self {
+    /// A parameter is known and cannot be honoured with the value that was found; others are
+    /// accepted.
+    pub(crate) fn unsupported(param: impl Into<String>, found: &Value, accepted: &str) -> Self {
         let param = param.into();
-        let message = format!("`{param}` is not supported with this value by this server");
+        let found = fields::show(found);
+        let message = format!("`{param}`: {found} is not supported; accepted: {accepted}");
         Self::of_param(Kind::Unsupported, param, message)
     }
 
@@ -594,7 +596,10 @@ mod tests {
         check(ApiError::invalid("n", "x"), 400, request, json!("n"), null.clone());
         check(ApiError::malformed("x"), 400, request, null.clone(), null.clone());
         let code = json!("unsupported_parameter");
-        check(ApiError::unsupported("audio"), 400, request, json!("audio"), code);
+        let error = ApiError::unsupported("audio", &json!({"voice": "x"}), "nothing");
+        let words = "`audio`: {\"voice\":\"x\"} is not supported; accepted: nothing";
+        assert_eq!(error.to_string(), words);
+        check(error, 400, request, json!("audio"), code);
         let code = json!("context_length_exceeded");
         check(ApiError::context_length("prompt", 9, 8), 400, request, json!("prompt"), code);
         check(ApiError::unauthorized("x"), 401, request, null.clone(), json!("invalid_api_key"));

@@ -22,12 +22,14 @@ pub enum InvalidRequest {
         found: String,
     },
     /// A parameter asks for something that this server does not have.
-    #[error("{param}: {what} is not supported")]
+    #[error("{param}: {found} is not supported; accepted: {accepted}")]
     Unsupported {
         /// The path of the parameter.
         param: String,
         /// What it asks for.
-        what: String,
+        found: String,
+        /// What it may ask for.
+        accepted: String,
     },
 }
 
@@ -49,19 +51,36 @@ impl InvalidRequest {
         Self::Value { param: param.into(), expected: expected.into(), found: show(found) }
     }
 
-    pub(crate) fn unsupported(param: impl Into<String>, what: impl Into<String>) -> Self {
-        Self::Unsupported { param: param.into(), what: what.into() }
+    pub(crate) fn unsupported(
+        param: impl Into<String>,
+        found: impl Into<String>,
+        accepted: impl Into<String>,
+    ) -> Self {
+        Self::Unsupported { param: param.into(), found: found.into(), accepted: accepted.into() }
     }
 }
 
-/// A value as an error shows it: short values whole, others by their type.
-fn show(value: &Value) -> String {
+/// Bytes of a value that an error shows whole.
+const MAX_SHOWN: usize = 64;
+
+/// What a field accepts that must not ask for anything.
+pub(crate) const NO_VALUE: &str = "no value, so leave it out";
+
+/// A value as an error shows it: short values whole, others by what they hold.
+pub(crate) fn show(value: &Value) -> String {
+    let text = value.to_string();
     match value {
-        Value::Array(_) => "an array".to_owned(),
-        Value::Object(_) => "an object".to_owned(),
-        Value::String(text) if text.len() > 64 => "a long string".to_owned(),
-        value => value.to_string(),
+        _ if text.len() <= MAX_SHOWN => text,
+        Value::Array(list) => format!("an array of {} values", list.len()),
+        Value::Object(map) => format!("an object of {} members", map.len()),
+        Value::String(text) => format!("a string of {} bytes", text.len()),
+        _ => text,
     }
+}
+
+/// Values as an error lists them.
+fn list(values: &[Value]) -> String {
+    values.iter().map(Value::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// The fields of one object in a request. A null counts as absent.
@@ -152,8 +171,10 @@ impl<'a> Fields<'a> {
 
     /// Fails if one of these fields is there: the request asks for what does not exist here.
     pub(crate) fn refuse(&self, keys: &[&str]) -> Result<(), InvalidRequest> {
-        match keys.iter().find(|key| self.get(key).is_some()) {
-            Some(key) => Err(InvalidRequest::unsupported(self.path(key), *key)),
+        match keys.iter().find_map(|key| Some((key, self.get(key)?))) {
+            Some((key, value)) => {
+                Err(InvalidRequest::unsupported(self.path(key), show(value), NO_VALUE))
+            }
             None => Ok(()),
         }
     }
@@ -162,7 +183,8 @@ impl<'a> Fields<'a> {
     pub(crate) fn only(&self, key: &str, allowed: &[Value]) -> Result<(), InvalidRequest> {
         match self.get(key) {
             Some(value) if !allowed.contains(value) => {
-                Err(InvalidRequest::unsupported(self.path(key), show(value)))
+                let accepted = list(allowed);
+                Err(InvalidRequest::unsupported(self.path(key), show(value), accepted))
             }
             _ => Ok(()),
         }
@@ -229,8 +251,30 @@ mod tests {
             "a.list[0].n",
             "a.list[0].n: expected a whole number that is not negative, found -1",
         );
-        check(root.refuse(&["b", "a"]).unwrap_err(), "a", "a: a is not supported");
-        check(a.only("s", &[json!(4)]).unwrap_err(), "a.s", "a.s: 5 is not supported");
+        check(
+            a.refuse(&["b", "s"]).unwrap_err(),
+            "a.s",
+            "a.s: 5 is not supported; accepted: no value, so leave it out",
+        );
+        check(
+            a.only("s", &[json!(4), json!("x")]).unwrap_err(),
+            "a.s",
+            "a.s: 5 is not supported; accepted: 4, \"x\"",
+        );
+        check(
+            a.only("list", &[json!([])]).unwrap_err(),
+            "a.list",
+            "a.list: [{\"n\":-1},2] is not supported; accepted: []",
+        );
+        for (value, want) in [
+            (json!(["a"]), "[\"a\"]"),
+            (json!({"a": null}), "{\"a\":null}"),
+            (json!(vec![0; 40]), "an array of 40 values"),
+            (json!({"a": "b".repeat(64), "c": 1}), "an object of 2 members"),
+            (json!("é".repeat(40)), "a string of 80 bytes"),
+        ] {
+            assert_eq!(show(&value), want);
+        }
         assert_eq!(a.str("nothing"), Ok(None));
         assert!(root.refuse(&["b"]).is_ok() && a.only("s", &[json!(5)]).is_ok());
     }

@@ -196,8 +196,9 @@ impl TemplateTraits {
                 "text" => "text",
                 "refusal" => "refusal",
                 other => {
-                    let what = format!("content of the type {other:?}");
-                    return Err(InvalidRequest::unsupported(part.path("type"), what));
+                    let found = format!("content of the type {other:?}");
+                    let accepted = "\"text\", \"refusal\"";
+                    return Err(InvalidRequest::unsupported(part.path("type"), found, accepted));
                 }
             };
             texts.push(part.require_str(key)?);

@@ -583,7 +583,7 @@ mod tests {
             for (name, asks_for_nothing) in table {
                 let schema = &document["components"]["schemas"][schema]["properties"][name];
                 for probe in probes.as_array().expect("probes") {
-                    let accepted = probe.is_null() || asks_for_nothing(probe);
+                    let accepted = probe.is_null() || asks_for_nothing(probe).is_ok();
                     let described = validate(schema.clone(), probe).is_ok();
                     assert_eq!(described, accepted, "{name}: {probe}");
                 }

@@ -305,8 +305,8 @@ fn summary(block: &Fields<'_>) -> Result<Option<String>, InvalidRequest> {
 }
 
 fn unsupported_block(block: &Fields<'_>, kind: &str, accepted: &str) -> InvalidRequest {
-    let what = format!("a block of the type {kind:?} (accepted: {accepted})");
-    InvalidRequest::unsupported(block.path("type"), what)
+    let found = format!("a block of the type {kind:?}");
+    InvalidRequest::unsupported(block.path("type"), found, accepted)
 }
 
 #[cfg(test)]

@@ -14,8 +14,9 @@ pub(super) fn document(block: &Fields<'_>) -> Result<String, InvalidRequest> {
         }
         "content" => text(source.require("content")?, &source.path("content"))?,
         other => {
-            let what = format!("a document of the source {other:?} (accepted: text, content)");
-            return Err(InvalidRequest::unsupported(source.path("type"), what));
+            let found = format!("a document of the source {other:?}");
+            let accepted = "\"text\", \"content\"";
+            return Err(InvalidRequest::unsupported(source.path("type"), found, accepted));
         }
     };
     no_citations(block)?;

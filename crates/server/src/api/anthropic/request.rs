@@ -32,8 +32,10 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
         for edit in management.objects("edits")? {
             let kind = edit.require_str("type")?;
             if !is_ignored(Api::Messages, "context_management.edits[].type", kind) {
-                let what = format!("an edit of the type {kind:?}");
-                return Err(InvalidRequest::unsupported(edit.path("type"), what));
+                let found = format!("an edit of the type {kind:?}");
+                let accepted =
+                    "versions of \"clear_thinking\", \"clear_tool_uses\" and \"compact\"";
+                return Err(InvalidRequest::unsupported(edit.path("type"), found, accepted));
             }
         }
     }
@@ -74,8 +76,9 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ConversationRequest, In
     });
     let reasoning = reasoning(&body, output.as_ref())?;
     if continues && reasoning.enabled == Some(true) {
-        let what = "thinking in an answer that the last message prefills";
-        return Err(InvalidRequest::unsupported("thinking", what));
+        let found = "thinking in an answer that the last message prefills";
+        let accepted = "{\"type\": \"disabled\"}, or a last message of the user";
+        return Err(InvalidRequest::unsupported("thinking", found, accepted));
     }
     Ok(ConversationRequest {
         model,
@@ -107,8 +110,8 @@ fn schema_format(format: &Fields<'_>) -> Result<Value, InvalidRequest> {
             Ok(json!({"type": "json_schema", "json_schema": schema}))
         }
         other => {
-            let what = format!("the format {other:?}");
-            Err(InvalidRequest::unsupported(format.path("type"), what))
+            let (path, found) = (format.path("type"), format!("the format {other:?}"));
+            Err(InvalidRequest::unsupported(path, found, "\"json_schema\""))
         }
     }
 }

@@ -11,6 +11,8 @@ use crate::fields::{Fields, InvalidRequest};
 use crate::ignored::{Api, is_ignored};
 use serde_json::{Value, json};
 
+const ACCEPTED: &str = "\"custom\", or a version of \"bash\", \"text_editor\" or \"memory\"";
+
 /// Reads `tools` and `tool_choice`.
 pub(super) fn read(body: &Fields<'_>) -> Result<ToolRequest, InvalidRequest> {
     let mut functions = Vec::new();
@@ -27,8 +29,8 @@ pub(super) fn read(body: &Fields<'_>) -> Result<ToolRequest, InvalidRequest> {
             continue;
         }
         let published = published(kind).ok_or_else(|| {
-            let what = format!("the tool type {kind:?}");
-            InvalidRequest::unsupported(tool.path("type"), what)
+            let found = format!("the tool type {kind:?}");
+            InvalidRequest::unsupported(tool.path("type"), found, ACCEPTED)
         })?;
         // Its name is fixed, so it is not read, but a call has to bear it.
         tool.only("name", &[json!(published.name)])?;

@@ -6,7 +6,7 @@
 
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
 use crate::chat::tools::{Function, ToolChoice, ToolRequest};
-use crate::fields::{Fields, InvalidRequest};
+use crate::fields::{Fields, InvalidRequest, NO_VALUE};
 use crate::registry::KeepAlive;
 use realizar_runtime::template::{Content, Message};
 use serde_json::{Map, Value, json};
@@ -181,8 +181,8 @@ pub(crate) fn read_generate(body: &Map<String, Value>) -> Result<Asked, InvalidR
         Prompt::None
     } else if raw || suffix.is_some() {
         if system.is_some() {
-            let what = "a system message with `raw` or `suffix`";
-            return Err(InvalidRequest::unsupported("system".to_owned(), what));
+            let found = "a system message beside `raw` or `suffix`";
+            return Err(InvalidRequest::unsupported("system", found, NO_VALUE));
         }
         Prompt::Text { text: text.to_owned(), suffix: suffix.map(str::to_owned) }
     } else {

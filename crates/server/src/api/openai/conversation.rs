@@ -190,7 +190,8 @@ impl ConversationFields {
         }
         if let Some(documents) = &self.documents {
             if !template.source().contains("documents") {
-                return Err(ApiError::unsupported("documents"));
+                let accepted = "no value, as the model's chat template has no place for documents";
+                return Err(ApiError::unsupported("documents", documents, accepted));
             }
             extra.insert("documents".to_owned(), documents.clone());
         }

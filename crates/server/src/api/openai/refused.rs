@@ -3,11 +3,12 @@
 //! and routers send defaults.
 
 use crate::error::ApiError;
+use crate::fields::NO_VALUE;
 use crate::http::extract::JsonBody;
 use serde_json::Value;
 
-/// A name and whether a value of it asks for nothing.
-pub(crate) type Row = (&'static str, fn(&Value) -> bool);
+/// A name and whether a value of it asks for nothing; an error says which values do.
+pub(crate) type Row = (&'static str, fn(&Value) -> Result<(), &'static str>);
 
 /// Of both kinds of completions.
 pub(crate) const COMMON: &[Row] = &[
@@ -94,64 +95,70 @@ pub(crate) fn check_llama(body: &JsonBody) -> Result<(), ApiError> {
     check(body, &[COMMON, LLAMA])
 }
 
-fn nothing(_: &Value) -> bool {
-    false
+fn is(asks_for_nothing: bool, accepted: &'static str) -> Result<(), &'static str> {
+    if asks_for_nothing { Ok(()) } else { Err(accepted) }
 }
 
-fn empty(value: &Value) -> bool {
-    match value {
+fn nothing(_: &Value) -> Result<(), &'static str> {
+    Err(NO_VALUE)
+}
+
+fn empty(value: &Value) -> Result<(), &'static str> {
+    let is_empty = match value {
         Value::String(text) => text.is_empty(),
         Value::Array(list) => list.is_empty(),
         Value::Object(map) => map.is_empty(),
         _ => false,
-    }
+    };
+    is(is_empty, "an empty value")
 }
 
-fn no(value: &Value) -> bool {
-    *value == Value::Bool(false)
+fn no(value: &Value) -> Result<(), &'static str> {
+    is(*value == Value::Bool(false), "false")
 }
 
-fn zero(value: &Value) -> bool {
-    value.as_f64() == Some(0.0)
+fn zero(value: &Value) -> Result<(), &'static str> {
+    is(value.as_f64() == Some(0.0), "0")
 }
 
 /// A target below zero turns the sampler off.
-fn negative(value: &Value) -> bool {
-    value.as_f64().is_some_and(|target| target < 0.0)
+fn negative(value: &Value) -> Result<(), &'static str> {
+    is(value.as_f64().is_some_and(|target| target < 0.0), "a number below 0")
 }
 
-fn any_slot(value: &Value) -> bool {
-    value.as_f64() == Some(-1.0)
+fn any_slot(value: &Value) -> Result<(), &'static str> {
+    is(value.as_f64() == Some(-1.0), "-1")
 }
 
 /// llama-server sets no limit for a time that is not positive.
-fn no_time(value: &Value) -> bool {
-    value.as_f64().is_some_and(|millis| millis <= 0.0)
+fn no_time(value: &Value) -> Result<(), &'static str> {
+    is(value.as_f64().is_some_and(|millis| millis <= 0.0), "a number that is not positive")
 }
 
 /// The text of an answer is not parsed.
-fn as_it_is(value: &Value) -> bool {
-    value == "none" || value == "auto"
+fn as_it_is(value: &Value) -> Result<(), &'static str> {
+    is(value == "none" || value == "auto", "\"none\", \"auto\"")
 }
 
-fn floats(value: &Value) -> bool {
-    value == "float"
+fn floats(value: &Value) -> Result<(), &'static str> {
+    is(value == "float", "\"float\"")
 }
 
-fn one(value: &Value) -> bool {
-    value.as_f64() == Some(1.0)
+fn one(value: &Value) -> Result<(), &'static str> {
+    is(value.as_f64() == Some(1.0), "1")
 }
 
-fn medium(value: &Value) -> bool {
-    value == "medium"
+fn medium(value: &Value) -> Result<(), &'static str> {
+    is(value == "medium", "\"medium\"")
 }
 
-fn choice_of_none(value: &Value) -> bool {
-    value == "none"
+fn choice_of_none(value: &Value) -> Result<(), &'static str> {
+    is(value == "none", "\"none\"")
 }
 
-fn only_text(value: &Value) -> bool {
-    value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"))
+fn only_text(value: &Value) -> Result<(), &'static str> {
+    let is_text = value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"));
+    is(is_text, "[\"text\"]")
 }
 
 /// Looks for the first parameter that asks for something.
@@ -159,12 +166,10 @@ fn check(body: &JsonBody, tables: &[&[Row]]) -> Result<(), ApiError> {
     let rows = || tables.iter().copied().flatten();
     let names: Vec<&str> = rows().map(|(name, _)| *name).collect();
     for (found, value) in body.pick(&names)? {
-        let row = rows().find(|(name, _)| *name == found);
-        match row {
-            Some((name, asks_for_nothing)) if !value.is_null() && !asks_for_nothing(&value) => {
-                return Err(ApiError::unsupported(*name));
-            }
-            _ => {}
+        let row = rows().find(|(name, _)| *name == found).filter(|_| !value.is_null());
+        if let Some((name, asks_for_nothing)) = row {
+            asks_for_nothing(&value)
+                .map_err(|accepted| ApiError::unsupported(*name, &value, accepted))?;
         }
     }
     Ok(())
@@ -195,5 +200,26 @@ mod tests {
         check(r#"{"lora": [{"id": 0, "scale": 1}]}"#, Some("lora"));
         check(r#"{"t_max_predict_ms": 5}"#, Some("t_max_predict_ms"));
         check(r#"{"tfs_z": 0.5, "prompt_embeds": "x"}"#, Some("tfs_z"));
+    }
+
+    #[test]
+    fn errors_say_what_is_accepted() {
+        let all = [COMMON, OPENAI, LLAMA, EMBEDDING, CHAT, COMPLETIONS];
+        let error = |json: &str| check(&JsonBody::from_text(json), &all).unwrap_err().to_string();
+        for (json, want) in [
+            (
+                r#"{"audio": {"voice": "x"}}"#,
+                r#"`audio`: {"voice":"x"} is not supported; accepted: no value, so leave it out"#,
+            ),
+            (r#"{"lora": [1]}"#, "`lora`: [1] is not supported; accepted: an empty value"),
+            (r#"{"echo": true}"#, "`echo`: true is not supported; accepted: false"),
+            (
+                r#"{"modalities": ["audio"]}"#,
+                r#"`modalities`: ["audio"] is not supported; accepted: ["text"]"#,
+            ),
+            (r#"{"id_slot": 3}"#, "`id_slot`: 3 is not supported; accepted: -1"),
+        ] {
+            assert_eq!(error(json), want);
+        }
     }
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
 use crate::chat::tools::{FunctionAt, ToolRequest};
-use crate::fields::{Fields, InvalidRequest, objects};
+use crate::fields::{Fields, InvalidRequest, objects, show};
 use crate::ignored::{Api, is_ignored};
 
 /// What a request asks for, and what the response repeats of it.
@@ -38,7 +38,7 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     ])?;
     for key in ["background", "store"] {
         if fields.bool(key)? == Some(true) {
-            return Err(InvalidRequest::unsupported(key, "true"));
+            return Err(InvalidRequest::unsupported(key, "true", "false"));
         }
     }
     fields.only("truncation", &[json!("disabled"), json!("auto")])?;
@@ -47,7 +47,8 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
     for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
         if !value.as_str().is_some_and(|v| is_ignored(Api::Responses, "include[]", v)) {
             let path = format!("include[{idx}]");
-            return Err(InvalidRequest::unsupported(path, value.to_string()));
+            let accepted = "\"reasoning.encrypted_content\"";
+            return Err(InvalidRequest::unsupported(path, show(value), accepted));
         }
     }
     let model = fields.require_str("model")?.to_owned();
@@ -163,8 +164,9 @@ impl ItemReader {
                 Ok(())
             }
             other => {
-                let what = format!("an item of the type {other:?}");
-                Err(InvalidRequest::unsupported(item.path("type"), what))
+                let found = format!("an item of the type {other:?}");
+                let accepted = "messages, reasoning, function calls and their outputs";
+                Err(InvalidRequest::unsupported(item.path("type"), found, accepted))
             }
         }
     }
@@ -239,8 +241,9 @@ fn text(value: &Value, path: &str, types: &[&str]) -> Result<String, InvalidRequ
     for part in &parts {
         let kind = part.require_str("type")?;
         if !types.contains(&kind) {
-            let what = format!("content of the type {kind:?}");
-            return Err(InvalidRequest::unsupported(part.path("type"), what));
+            let found = format!("content of the type {kind:?}");
+            let accepted = types.join(", ");
+            return Err(InvalidRequest::unsupported(part.path("type"), found, accepted));
         }
         texts.push(part.require_str(if kind == "refusal" { "refusal" } else { "text" })?);
     }
@@ -270,8 +273,9 @@ fn text_format(fields: &Fields<'_>) -> Result<Option<Value>, InvalidRequest> {
             Ok(Some(json!({"type": "json_schema", "json_schema": schema})))
         }
         other => {
-            let what = format!("the format {other:?}");
-            Err(InvalidRequest::unsupported(format.path("type"), what))
+            let found = format!("the format {other:?}");
+            let accepted = "\"text\", \"json_object\", \"json_schema\"";
+            Err(InvalidRequest::unsupported(format.path("type"), found, accepted))
         }
     }
 }

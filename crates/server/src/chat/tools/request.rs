@@ -82,8 +82,8 @@ impl FunctionAt {
         tools.into_iter().try_fold(Vec::new(), |mut names, tool| {
             let kind = tool.require_str("type")?;
             if kind != "function" {
-                let what = format!("the tool type {kind:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), what));
+                let found = format!("the tool type {kind:?}");
+                return Err(InvalidRequest::unsupported(tool.path("type"), found, "\"function\""));
             }
             let function = self.of(tool)?;
             names.push((function.path("name"), function.require_str("name")?.to_owned()));
@@ -130,8 +130,8 @@ impl ToolRequest {
                 continue;
             }
             if kind != "function" {
-                let what = format!("the tool type {kind:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), what));
+                let found = format!("the tool type {kind:?}");
+                return Err(InvalidRequest::unsupported(tool.path("type"), found, "\"function\""));
             }
             functions.push(Function::read(&place.of(tool)?, "parameters")?);
         }
@@ -177,8 +177,13 @@ impl ToolRequest {
                         choice
                     }
                     kind => {
-                        let what = format!("the choice {kind:?}");
-                        return Err(InvalidRequest::unsupported(choice.path("type"), what));
+                        let found = format!("the choice {kind:?}");
+                        let accepted = "\"function\", \"allowed_tools\"";
+                        return Err(InvalidRequest::unsupported(
+                            choice.path("type"),
+                            found,
+                            accepted,
+                        ));
                     }
                 }
             }
