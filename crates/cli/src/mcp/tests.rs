@@ -56,7 +56,7 @@ async fn programs_offer_tools_and_run_them() {
     assert_eq!(names(&servers), want);
     let tool = servers.tool("b__files_read").expect("offered");
     assert_eq!((tool.server.as_str(), tool.function.description.as_deref()), ("b", Some("Reads")));
-    assert_eq!(tool.function.parameters, json!({"type": "object", "properties": {}}));
+    assert_eq!(*tool.function.parameters(), json!({"type": "object", "properties": {}}));
     // Of the environment a program has its own variables and the fixed ones.
     let output = servers.call(tool, Map::new()).await.expect("called");
     assert_eq!(output, Output { text: "yes\n[an image, image/png]".to_owned(), is_error: false });

@@ -186,7 +186,7 @@ async fn chat_body(
     if !request.tools.functions.is_empty() {
         let tools: Vec<Value> = request.tools.functions.iter().map(|f| f.to_chat()).collect();
         set("tools", Some(json!(tools)));
-        set("tool_choice", Some(request.tools.choice.to_chat()));
+        set("tool_choice", Some(request.tools.choice_to_chat()));
         set("parallel_tool_calls", Some(json!(request.tools.parallel)));
     }
     set("max_completion_tokens", request.max_tokens.map(|n| json!(n)));

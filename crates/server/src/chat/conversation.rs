@@ -5,7 +5,7 @@ use realizar_runtime::template::Message;
 use serde_json::Value;
 
 use crate::chat::parser::ChatDelta;
-use crate::chat::tools::ToolRequest;
+use crate::chat::tools::{CallKind, ToolRequest};
 
 /// A request for the next message of a conversation. Parameters that are absent have the
 /// server's defaults; their ranges are checked where they are used.
@@ -87,8 +87,10 @@ pub enum AnswerPart {
         id: String,
         /// The function.
         name: String,
-        /// The arguments, as the model wrote them.
+        /// The arguments, as the model wrote them; of a custom tool, the text of its input.
         arguments: String,
+        /// Which kind of tool it is.
+        kind: CallKind,
     },
 }
 
@@ -111,8 +113,9 @@ impl Answer {
                 reasoning.push_str(&text);
             }
             (ChatDelta::Reasoning(text), _) => self.parts.push(AnswerPart::Reasoning(text)),
-            (ChatDelta::ToolCallStart { id, name, .. }, _) => {
-                self.parts.push(AnswerPart::ToolCall { id, name, arguments: String::new() });
+            (ChatDelta::ToolCallStart { id, name, kind, .. }, _) => {
+                let arguments = String::new();
+                self.parts.push(AnswerPart::ToolCall { id, name, arguments, kind });
             }
             (ChatDelta::ToolCallArguments { index, text }, _) => {
                 let mut calls = self.parts.iter_mut().filter_map(|part| match part {

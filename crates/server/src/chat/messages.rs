@@ -8,6 +8,7 @@ use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use serde_json::{Map, Value, json};
 use std::time::SystemTime;
 
+use crate::chat::tools::INPUT;
 use crate::fields::{Fields, InvalidRequest};
 
 /// What a chat template can read.
@@ -211,11 +212,23 @@ impl TemplateTraits {
         })
     }
 
-    /// A tool call of the assistant: its arguments come as a JSON string.
+    /// A tool call of the assistant: its arguments come as a JSON string. One of a custom tool is a call of a
+    /// function with its input, as the template is shown these tools.
     fn call(self, call: &mut Value, path: String) -> Result<(), InvalidRequest> {
         let fields = Fields::of(call, path)?;
         fields.str("id")?;
-        fields.only("type", &[json!("function")])?;
+        fields.only("type", &[json!("function"), json!("custom")])?;
+        if fields.str("type")? == Some("custom") {
+            let custom = Fields::of(fields.require("custom")?, fields.path("custom"))?;
+            let (name, input) = (custom.require_str("name")?, custom.require_str("input")?);
+            let input = json!({INPUT: input});
+            let arguments = if self.object_arguments { input } else { json!(input.to_string()) };
+            let function = json!({"name": name, "arguments": arguments});
+            let mut members = json!({"id": fields.get("id"), "type": "function"});
+            members["function"] = function;
+            *call = members;
+            return Ok(());
+        }
         let function = Fields::of(fields.require("function")?, fields.path("function"))?;
         function.require_str("name")?;
         let arguments = match function.get("arguments") {
@@ -417,6 +430,11 @@ mod tests {
         let strings = TemplateTraits { object_arguments: false, ..STRINGS };
         check(strings, call(json!({"a": 1})), text(json!("{\"a\":1}")));
         check(strings, call(json!("{}")), text(json!("{}")));
+        let custom = json!({"role": "assistant", "content": "", "tool_calls": [
+            {"id": "1", "type": "custom", "custom": {"name": "f", "input": "a\n\"b\""}},
+        ]});
+        check(STRINGS, custom.clone(), text(json!({"input": "a\n\"b\""})));
+        check(strings, custom, text(json!("{\"input\":\"a\\n\\\"b\\\"\"}")));
         check(
             STRINGS,
             json!({"role": "assistant", "content": "a", "tool_calls": [], "reasoning": "r"}),
@@ -451,6 +469,10 @@ mod tests {
         };
         check(call("id", json!(1)), "messages[0].tool_calls[0].id", "a string");
         check(call("type", json!("x")), "messages[0].tool_calls[0].type", "\"x\" is not");
+        let custom = |custom: Value| calls(json!([{"type": "custom", "custom": custom}]));
+        let path = "messages[0].tool_calls[0].custom";
+        check(custom(Value::Null), path, "required");
+        check(custom(json!({"name": "f"})), &format!("{path}.input"), "required");
         for name in TEXT_FIELDS {
             let mut message = user.clone();
             message[name] = json!({});

@@ -6,9 +6,10 @@
 use realizar_runtime::tokenizer::Tokenizer;
 
 use crate::chat::reasoning::{Part, ReasoningFormat, ReasoningParser};
+use crate::chat::tools::custom::CustomCalls;
 use crate::chat::tools::harmony::{self, HarmonyParser};
 use crate::chat::tools::parser::ToolParser;
-use crate::chat::tools::{CallIds, Function, IdStyle, ToolFormat};
+use crate::chat::tools::{CallIds, CallKind, Function, IdStyle, ToolFormat};
 
 /// A piece of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +26,11 @@ pub enum ChatDelta {
         id: String,
         /// The function to be called.
         name: String,
+        /// Which kind of tool it is.
+        kind: CallKind,
     },
     /// A piece of the arguments of a call. All pieces together are the JSON text that the model
-    /// wrote.
+    /// wrote; of a custom tool, the text of its input.
     ToolCallArguments {
         /// The number of the call.
         index: usize,
@@ -79,6 +82,7 @@ pub struct ChatParser {
     tools: Option<ToolParser>,
     /// In the place of both, where an answer comes as messages in channels.
     channels: Option<HarmonyParser>,
+    custom: CustomCalls,
     calls_alone: bool,
     parts: Vec<Part>,
 }
@@ -94,6 +98,7 @@ impl ChatParser {
             Some(seed) => CallIds::seeded(style, seed),
             None => CallIds::random(style),
         };
+        let custom = CustomCalls::of(&options.functions);
         let (functions, single) = (options.functions.into(), options.single_call);
         let calls_alone = options.calls_alone;
         let in_channels = options.reasoning == Some(ReasoningFormat::Harmony)
@@ -106,13 +111,13 @@ impl ChatParser {
                 channels.push(harmony::REASONING_OPEN, &mut Vec::new());
             }
             let (reasoning, tools, channels) = (None, None, Some(channels));
-            return Self { reasoning, tools, channels, calls_alone, parts: Vec::new() };
+            return Self { reasoning, tools, channels, custom, calls_alone, parts: Vec::new() };
         }
         let syntax = options.tools.map(ToolFormat::syntax);
         let tools = syntax.map(|syntax| ToolParser::new(syntax, functions, single, ids));
         let open = options.reasoning_open;
         let reasoning = options.reasoning.map(|format| ReasoningParser::new(format, open));
-        Self { reasoning, tools, channels: None, calls_alone, parts: Vec::new() }
+        Self { reasoning, tools, channels: None, custom, calls_alone, parts: Vec::new() }
     }
 
     /// Takes the next piece of the text and appends what it makes certain to `out`.
@@ -124,6 +129,7 @@ impl ChatParser {
             (None, None) => self.parts.push(Part::Answer(text.to_owned())),
         }
         self.take_parts(out);
+        self.custom.read(start, out);
         self.leave_calls(start, out);
     }
 
@@ -140,6 +146,8 @@ impl ChatParser {
         if let Some(tools) = &mut self.tools {
             tools.finish(out);
         }
+        self.custom.read(start, out);
+        self.custom.finish(out);
         self.leave_calls(start, out);
     }
 

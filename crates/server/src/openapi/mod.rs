@@ -553,9 +553,13 @@ mod tests {
         });
         let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
         let choice = json!({"type": "function", "function": {"name": "f"}});
-        let some = json!({"mode": "auto", "tools": [choice]});
+        let named = json!({"type": "custom", "custom": {"name": "c"}});
+        let some = json!({"mode": "auto", "tools": [choice, named]});
         let some = json!({"type": "allowed_tools", "allowed_tools": some});
-        let examples = [choice, some].map(|one| json!({"tools": [function], "tool_choice": one}));
+        let custom = json!({"type": "custom", "custom": {"name": "c", "format": {
+            "type": "grammar", "grammar": {"syntax": "regex", "definition": "a"}}}});
+        let examples = [choice, named, some]
+            .map(|one| json!({"tools": [function, custom], "tool_choice": one}));
         check("ToolFields", &examples, &|body| {
             ToolRequest::from_chat(body).expect("tools");
         });

@@ -3,6 +3,7 @@
 
 use realizar_runtime::tokenizer::Tokenizer;
 use realizar_server::conversation::{Answer, AnswerPart};
+use realizar_server::tools::CallKind;
 use realizar_server::{ChatParser, ChatParserOptions, ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
 
@@ -83,6 +84,7 @@ fn markers_reach_the_parser() {
         id: String::new(),
         name: "f".to_owned(),
         arguments: "{\"a\":1}".to_owned(),
+        kind: CallKind::Function,
     };
     check(&wanted, &[thought.clone(), call]);
     check(&[], &[thought, AnswerPart::Content("f{\"a\":1}".to_owned())]);

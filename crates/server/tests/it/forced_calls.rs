@@ -292,7 +292,7 @@ fn whatever_a_grammar_allows_is_read_as_calls_that_fit() {
 /// What a chat request with three functions and `tool_choice` says.
 fn read(tool_choice: &Value) -> ToolRequest {
     let tools = functions().into_iter().map(|function| {
-        let Function { name, parameters, .. } = function;
+        let (name, parameters) = (&function.name, function.parameters());
         json!({"type": "function", "function": {"name": name, "parameters": parameters}})
     });
     let body = json!({"tools": tools.collect::<Vec<_>>(), "tool_choice": tool_choice});

@@ -151,7 +151,7 @@ fn message_of(answer: Answer) -> (Message, Vec<Call>) {
         message.fields.insert("reasoning_content".to_owned(), reasoning.into());
     }
     let calls = answer.parts.into_iter().filter_map(|part| match part {
-        AnswerPart::ToolCall { id, name, arguments } => Some(Call { id, name, arguments }),
+        AnswerPart::ToolCall { id, name, arguments, .. } => Some(Call { id, name, arguments }),
         AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
     });
     let calls: Vec<Call> = calls.collect();
@@ -306,6 +306,7 @@ fn command(line: &str) -> Typed<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use realizar_server::tools::CallKind;
 
     #[test]
     fn lines_and_commands() {
@@ -346,6 +347,7 @@ mod tests {
             id: id.to_owned(),
             name: "add".to_owned(),
             arguments: r#"{"a": 1}"#.to_owned(),
+            kind: CallKind::Function,
         };
         let parts = vec![
             AnswerPart::Reasoning("r".to_owned()),

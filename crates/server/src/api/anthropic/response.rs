@@ -21,7 +21,7 @@ pub fn message(
             json!({"type": "thinking", "thinking": text, "signature": ""})
         }
         AnswerPart::Content(text) => json!({"type": "text", "text": text}),
-        AnswerPart::ToolCall { id, name, arguments } => {
+        AnswerPart::ToolCall { id, name, arguments, .. } => {
             match serde_json::from_str::<Map<String, Value>>(arguments) {
                 Ok(input) => json!({"type": "tool_use", "id": id, "name": name, "input": input}),
                 Err(_) => json!({"type": "text", "text": format!("{name}: {arguments}")}),
@@ -191,12 +191,13 @@ fn event(name: &'static str, members: Value) -> StreamEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::tools::CallKind;
 
     const USAGE: TokenUsage = TokenUsage { prompt: 10, cached: 4, generated: 7, reasoning: 0 };
 
     fn call(index: usize, name: &str, arguments: &[&str]) -> Vec<ChatDelta> {
-        let start =
-            ChatDelta::ToolCallStart { index, id: format!("call_{index}"), name: name.to_owned() };
+        let (id, name, kind) = (format!("call_{index}"), name.to_owned(), CallKind::Function);
+        let start = ChatDelta::ToolCallStart { index, id, name, kind };
         let pieces = arguments
             .iter()
             .map(|text| ChatDelta::ToolCallArguments { index, text: (*text).to_owned() });

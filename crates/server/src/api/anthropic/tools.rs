@@ -155,6 +155,7 @@ fn memory() -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::tools::ToolInput;
 
     fn of(body: &Value) -> Result<ToolRequest, InvalidRequest> {
         read(&Fields::root(body.as_object().unwrap()))
@@ -167,7 +168,7 @@ mod tests {
             let function = Function {
                 name: "f".to_owned(),
                 description: Some("d".to_owned()),
-                parameters: json!({"type": "object"}),
+                input: ToolInput::Parameters(json!({"type": "object"})),
                 strict: true,
             };
             let want = ToolRequest { functions: vec![function], choice: want, parallel };
@@ -189,7 +190,7 @@ mod tests {
         let check = |kind: &str, name: &str, inputs: &[&str], commands: &[&str]| {
             let tool = json!({"type": kind, "name": name, "cache_control": {"type": "ephemeral"}});
             let function = of(&json!({"tools": [tool]})).unwrap().functions.remove(0);
-            let properties = function.parameters["properties"].as_object().unwrap();
+            let properties = function.parameters()["properties"].as_object().unwrap();
             let mut keys: Vec<&str> = properties.keys().map(String::as_str).collect();
             keys.sort_unstable();
             assert_eq!((function.name.as_str(), keys), (name, inputs.to_vec()), "{kind}");

@@ -12,7 +12,9 @@ use crate::answer::generation::{Answer, Finish, Job};
 use crate::answer::prompt::{self, Length};
 use crate::answer::sse;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
-use crate::chat::tools::{ToolChoice, ToolFormat, ToolRequest, forced_grammar, tool_schema};
+use crate::chat::tools::{
+    CallKind, ToolChoice, ToolFormat, ToolInput, ToolRequest, forced_grammar, tool_schema,
+};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
@@ -100,14 +102,46 @@ struct MessageBody {
 #[derive(Debug, Serialize)]
 struct ToolCall {
     id: String,
-    r#type: &'static str,
-    function: CalledFunction,
+    #[serde(flatten)]
+    called: Called,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+enum Called {
+    Function { function: CalledFunction },
+    Custom { custom: CalledCustom },
 }
 
 #[derive(Debug, Serialize)]
 struct CalledFunction {
     name: String,
     arguments: String,
+}
+
+#[derive(Debug, Serialize)]
+struct CalledCustom {
+    name: String,
+    input: String,
+}
+
+impl Called {
+    fn new(kind: CallKind, name: String) -> Self {
+        let text = String::new();
+        match kind {
+            CallKind::Function => {
+                Self::Function { function: CalledFunction { name, arguments: text } }
+            }
+            CallKind::Custom => Self::Custom { custom: CalledCustom { name, input: text } },
+        }
+    }
+
+    fn push(&mut self, text: &str) {
+        match self {
+            Self::Function { function } => function.arguments.push_str(text),
+            Self::Custom { custom } => custom.input.push_str(text),
+        }
+    }
 }
 
 /// Answers a request for chat completions.
@@ -292,6 +326,10 @@ fn form(
     grammar: Option<Wanted>,
     conversation: &Rendered,
 ) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
+    let grammars = tools.functions.iter().position(|f| matches!(f.input, ToolInput::Text(Some(_))));
+    if let Some(at) = grammars.filter(|_| tools.may_call()) {
+        return Err(ApiError::unsupported(format!("tools[{at}].custom.format")));
+    }
     let side = model.chat_side()?;
     let mut forced_format = None;
     let forced = match (tool_schema(tools), grammar) {
@@ -343,13 +381,10 @@ fn choice(
         match delta {
             ChatDelta::Content(text) => content.push_str(&text),
             ChatDelta::Reasoning(text) => reasoning_content.push_str(&text),
-            ChatDelta::ToolCallStart { id, name, .. } => {
-                let function = CalledFunction { name, arguments: String::new() };
-                tool_calls.push(ToolCall { id, r#type: "function", function });
+            ChatDelta::ToolCallStart { id, name, kind, .. } => {
+                tool_calls.push(ToolCall { id, called: Called::new(kind, name) });
             }
-            ChatDelta::ToolCallArguments { index, text } => {
-                tool_calls[index].function.arguments.push_str(&text);
-            }
+            ChatDelta::ToolCallArguments { index, text } => tool_calls[index].called.push(&text),
         }
     }
     let calls_alone = content.is_empty() && !tool_calls.is_empty();

@@ -7,6 +7,7 @@ use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+use crate::chat::tools::CallKind;
 use crate::error::ApiError;
 use crate::registry::ModelLease;
 use axum::response::sse::Event;
@@ -26,6 +27,27 @@ struct AnswerState {
     parser: ChatParser,
     /// Tokens that have made no text certain yet.
     held: Vec<TokenLogprob>,
+    /// The kinds of the calls so far.
+    calls: Vec<CallKind>,
+}
+
+impl AnswerState {
+    fn delta(&mut self, delta: ChatDelta) -> Delta {
+        match delta {
+            ChatDelta::Content(content) => Delta::Content { content },
+            ChatDelta::Reasoning(reasoning_content) => Delta::Reasoning { reasoning_content },
+            ChatDelta::ToolCallStart { index, id, name, kind } => {
+                self.calls.push(kind);
+                let (id, r#type) = (Some(id), Some(kind.name()));
+                let call = ToolDelta::new(index, kind, Some(name), String::new());
+                Delta::Tools { tool_calls: [ToolDelta { id, r#type, ..call }] }
+            }
+            ChatDelta::ToolCallArguments { index, text } => {
+                let kind = self.calls.get(index).copied().unwrap_or_default();
+                Delta::Tools { tool_calls: [ToolDelta::new(index, kind, None, text)] }
+            }
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -57,29 +79,37 @@ struct ToolDelta {
     id: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     r#type: Option<&'static str>,
-    function: FunctionDelta,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function: Option<FunctionDelta>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    custom: Option<CustomDelta>,
 }
 
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 struct FunctionDelta {
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     arguments: String,
 }
 
-impl From<ChatDelta> for Delta {
-    fn from(delta: ChatDelta) -> Self {
-        match delta {
-            ChatDelta::Content(content) => Self::Content { content },
-            ChatDelta::Reasoning(reasoning_content) => Self::Reasoning { reasoning_content },
-            ChatDelta::ToolCallStart { index, id, name } => {
-                let function = FunctionDelta { name: Some(name), arguments: String::new() };
-                let (id, r#type) = (Some(id), Some("function"));
-                Self::Tools { tool_calls: [ToolDelta { index, id, r#type, function }] }
+#[derive(Debug, Serialize)]
+struct CustomDelta {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+    input: String,
+}
+
+impl ToolDelta {
+    /// A piece of a call of this kind; the first has its name.
+    fn new(index: usize, kind: CallKind, name: Option<String>, text: String) -> Self {
+        match kind {
+            CallKind::Function => {
+                let function = Some(FunctionDelta { name, arguments: text });
+                Self { index, function, ..Self::default() }
             }
-            ChatDelta::ToolCallArguments { index, text } => {
-                let function = FunctionDelta { name: None, arguments: text };
-                Self::Tools { tool_calls: [ToolDelta { index, function, ..ToolDelta::default() }] }
+            CallKind::Custom => {
+                let custom = Some(CustomDelta { name, input: text });
+                Self { index, custom, ..Self::default() }
             }
         }
     }
@@ -92,7 +122,11 @@ impl ChatChunks {
         shown: Shown,
         parsers: Vec<ChatParserOptions>,
     ) -> Self {
-        let answer = |options| AnswerState { parser: ChatParser::new(options), held: Vec::new() };
+        let answer = |options| AnswerState {
+            parser: ChatParser::new(options),
+            held: Vec::new(),
+            calls: Vec::new(),
+        };
         let answers = parsers.into_iter().map(answer).collect();
         Self { model, head, shown, answers }
     }
@@ -106,7 +140,8 @@ impl ChatChunks {
         out: &mut VecDeque<Event>,
     ) {
         for delta in deltas {
-            self.chunk(index, delta.into(), None, usage, out);
+            let delta = self.answers[index].delta(delta);
+            self.chunk(index, delta, None, usage, out);
         }
     }
 

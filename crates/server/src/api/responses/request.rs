@@ -296,7 +296,7 @@ fn reasoning(fields: &Fields<'_>) -> Result<ReasoningRequest, InvalidRequest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::tools::{Function, ToolChoice};
+    use crate::chat::tools::{Function, ToolChoice, ToolInput};
 
     /// A request with these members beside the required ones.
     fn read(members: &Value) -> Result<ResponsesRequest, InvalidRequest> {
@@ -325,7 +325,7 @@ mod tests {
         let function = Function {
             name: "f".to_owned(),
             description: None,
-            parameters: json!({"type": "object"}),
+            input: ToolInput::Parameters(json!({"type": "object"})),
             strict: true,
         };
         let want = ConversationRequest {

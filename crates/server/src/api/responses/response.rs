@@ -106,7 +106,7 @@ impl Item {
                 "id": self.id, "type": "message", "status": status, "role": "assistant",
                 "content": [content_json(part)],
             }),
-            AnswerPart::ToolCall { id, name, arguments } => json!({
+            AnswerPart::ToolCall { id, name, arguments, .. } => json!({
                 "id": self.id, "type": "function_call", "status": status, "call_id": id,
                 "name": name, "arguments": arguments,
             }),
@@ -177,9 +177,10 @@ impl ResponseStream {
                 }
                 self.add(text, &mut events);
             }
-            ChatDelta::ToolCallStart { id, name, .. } => {
+            ChatDelta::ToolCallStart { id, name, kind, .. } => {
                 let (id, name, arguments) = (id.clone(), name.clone(), String::new());
-                self.begin(AnswerPart::ToolCall { id, name, arguments }, &mut events);
+                let call = AnswerPart::ToolCall { id, name, arguments, kind: *kind };
+                self.begin(call, &mut events);
             }
             ChatDelta::ToolCallArguments { text, .. } => self.add(text, &mut events),
         }
@@ -304,6 +305,7 @@ impl ResponseStream {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chat::tools::CallKind;
 
     const USAGE: TokenUsage = TokenUsage { prompt: 10, cached: 4, generated: 7, reasoning: 2 };
 
@@ -321,7 +323,12 @@ mod tests {
             ChatDelta::Reasoning("m".to_owned()),
             ChatDelta::Content("a".to_owned()),
             ChatDelta::Content("b".to_owned()),
-            ChatDelta::ToolCallStart { index: 0, id: "call_1".to_owned(), name: "f".to_owned() },
+            ChatDelta::ToolCallStart {
+                index: 0,
+                id: "call_1".to_owned(),
+                name: "f".to_owned(),
+                kind: CallKind::Function,
+            },
             arguments("{\"x\":"),
             arguments("1}"),
         ]

@@ -160,7 +160,7 @@ impl ElementReader {
         }
         let line =
             if behind.starts_with("\r\n") { 2 } else { usize::from(behind.starts_with('\n')) };
-        let parameters = self.function.map_or(&Value::Null, |at| &self.functions[at].parameters);
+        let parameters = self.function.map_or(&Value::Null, |at| self.functions[at].parameters());
         let kinds = Kinds::of(parameters, key);
         out(Piece::Arguments(&self.members.next(key)));
         self.place.at += space + open.len() + line;

@@ -52,7 +52,7 @@ fn call(function: &Function, pointer: &str) -> Value {
 
 /// The schema of a function's arguments, as part of a whole.
 pub(super) fn arguments(function: &Function) -> Value {
-    let mut arguments = function.parameters.clone();
+    let mut arguments = function.parameters().clone();
     if let Value::Object(schema) = &mut arguments {
         // They would make the arguments a document of its own within the whole.
         schema.remove("$schema");
@@ -110,12 +110,6 @@ mod tests {
     use super::*;
 
     fn request(choice: ToolChoice, parallel: bool) -> ToolRequest {
-        let function = |name: &str, parameters| Function {
-            name: name.to_owned(),
-            description: None,
-            parameters,
-            strict: false,
-        };
         let tree = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "type": "object",
@@ -126,7 +120,8 @@ mod tests {
             },
             "$defs": {"node": {"anyOf": [{"$ref": "#"}, {"$ref": "other.json"}]}},
         });
-        let functions = vec![function("f", json!({"properties": {}})), function("tree", tree)];
+        let functions =
+            vec![Function::new("f", json!({"properties": {}})), Function::new("tree", tree)];
         ToolRequest { functions, choice, parallel }
     }
 
@@ -176,8 +171,7 @@ mod tests {
         let check = |more: Value, want: Value| {
             let mut parameters = json!({"properties": {"a": {}}});
             parameters.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-            let (name, description) = ("f".to_owned(), None);
-            let functions = vec![Function { name, description, parameters, strict: false }];
+            let functions = vec![Function::new("f", parameters)];
             let choice = ToolChoice::Function("f".to_owned());
             let schema = tool_schema(&ToolRequest { functions, choice, parallel: false }).unwrap();
             let arguments = &schema["properties"]["arguments"];

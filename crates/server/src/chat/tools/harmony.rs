@@ -7,9 +7,9 @@
 use realizar_runtime::constrain::Reasoning;
 use std::sync::Arc;
 
-use super::Function;
 use super::ids::CallIds;
 use super::reader::partial_len;
+use super::{CallKind, Function};
 use crate::chat::parser::ChatDelta;
 
 /// The control tokens.
@@ -160,8 +160,9 @@ impl HarmonyParser {
         let body = match (function, word_behind(CHANNEL)) {
             (Some(_), _) if self.single && self.n_calls > 0 => Body::Dropped,
             (Some(name), _) => {
-                let (index, id) = (self.n_calls, self.ids.next_id());
-                out.push(ChatDelta::ToolCallStart { index, id, name: name.to_owned() });
+                let (index, id, name) = (self.n_calls, self.ids.next_id(), name.to_owned());
+                let kind = CallKind::Function;
+                out.push(ChatDelta::ToolCallStart { index, id, name, kind });
                 self.n_calls += 1;
                 Body::Call { has_arguments: false }
             }

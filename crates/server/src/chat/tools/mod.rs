@@ -4,10 +4,11 @@
 //! grammar that forces one in the model's own format, with `parameters`, which reads schemas for it, `format`
 //! lists the ways in which models write calls, and `parser` finds them in an answer. What a call
 //! itself looks like is known to its reader: `call`, `elements`, `python`, `gemma`. `harmony` reads
-//! answers that come as messages in channels.
+//! answers that come as messages in channels. `custom` makes the input of custom tools of their arguments.
 
 mod arguments;
 mod call;
+pub(crate) mod custom;
 mod elements;
 mod forced;
 mod format;
@@ -26,5 +27,5 @@ pub use forced::forced_grammar;
 pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;
 pub use ids::{CallIds, IdStyle};
-pub(crate) use request::FunctionAt;
-pub use request::{Function, ToolChoice, ToolRequest};
+pub use request::{CallKind, Function, TextGrammar, ToolChoice, ToolInput, ToolRequest};
+pub(crate) use request::{FunctionAt, INPUT};

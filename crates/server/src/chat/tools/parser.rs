@@ -6,7 +6,6 @@
 
 use std::sync::Arc;
 
-use super::Function;
 use super::call::CallReader;
 use super::elements::ElementReader;
 use super::format::{Notation, Syntax};
@@ -15,6 +14,7 @@ use super::ids::CallIds;
 use super::json::space_len;
 use super::python::PythonReader;
 use super::reader::{Ahead, Piece, Policy, Progress, Reader, ahead, name_len, partial_len};
+use super::{CallKind, Function};
 use crate::chat::parser::ChatDelta;
 
 /// How the calls that are being read were opened.
@@ -296,8 +296,8 @@ impl ToolParser {
                 space.clear();
                 *muted = single && *n_calls > 0;
                 if !*muted {
-                    let (index, name) = (*n_calls, name.to_owned());
-                    out.push(ChatDelta::ToolCallStart { index, id: ids.next_id(), name });
+                    let (index, name, kind) = (*n_calls, name.to_owned(), CallKind::Function);
+                    out.push(ChatDelta::ToolCallStart { index, id: ids.next_id(), name, kind });
                     *n_calls += 1;
                 }
             }

@@ -2,12 +2,26 @@
 
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use crate::fields::{Fields, InvalidRequest};
 use crate::ignored::{Api, is_ignored};
 
 /// The longest name of a function.
 const MAX_NAME_LEN: usize = 128;
+
+/// The only parameter of a custom tool, as templates and formats see it.
+pub(crate) const INPUT: &str = "input";
+
+/// The schema of a custom tool's arguments, as templates and formats see them.
+static TEXT_PARAMETERS: LazyLock<Value> = LazyLock::new(|| {
+    json!({
+        "type": "object",
+        "properties": {INPUT: {"type": "string"}},
+        "required": [INPUT],
+        "additionalProperties": false,
+    })
+});
 
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,11 +30,63 @@ pub struct Function {
     pub name: String,
     /// What it does.
     pub description: Option<String>,
-    /// The JSON schema of its arguments.
-    pub parameters: Value,
+    /// What a call of it has for input.
+    pub input: ToolInput,
     /// The request insists on arguments that meet the schema. Those of a forced call always do;
     /// a call that the model makes of itself is not checked here.
     pub strict: bool,
+}
+
+/// What a call of a function has for input.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ToolInput {
+    /// Arguments: a JSON object that has this schema.
+    Parameters(Value),
+    /// A text, by a grammar if there is one: the input of a tool of the type `custom`. The model
+    /// is shown a function with one parameter `input`, and its calls are read back as the text of it.
+    Text(Option<TextGrammar>),
+}
+
+/// The grammar of a custom tool's input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TextGrammar {
+    /// In Lark's notation.
+    Lark(String),
+    /// A regular expression, which the whole input matches.
+    Regex(String),
+}
+
+/// Which kind of tool is called.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CallKind {
+    /// A function, whose arguments are JSON.
+    #[default]
+    Function,
+    /// A custom tool, whose input is a text.
+    Custom,
+}
+
+impl CallKind {
+    /// The type of such tools, and of their calls, in chat completions; also the member that describes one.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Function => "function",
+            Self::Custom => "custom",
+        }
+    }
+
+    /// Of a tool, or of the choice of one, by its type.
+    fn of(tool: &Fields<'_>) -> Result<Self, InvalidRequest> {
+        match tool.require_str("type")? {
+            "function" => Ok(Self::Function),
+            "custom" => Ok(Self::Custom),
+            kind => {
+                let (found, accepted) =
+                    (format!("the tool type {kind:?}"), "\"function\", \"custom\"");
+                Err(InvalidRequest::unsupported(tool.path("type"), found, accepted))
+            }
+        }
+    }
 }
 
 /// Whether the model is to call a function.
@@ -37,18 +103,6 @@ pub enum ToolChoice {
     Function(String),
 }
 
-impl ToolChoice {
-    /// The choice as the `tool_choice` of a chat request.
-    pub fn to_chat(&self) -> Value {
-        match self {
-            Self::None => json!("none"),
-            Self::Auto => json!("auto"),
-            Self::Required => json!("required"),
-            Self::Function(name) => json!({"type": "function", "function": {"name": name}}),
-        }
-    }
-}
-
 /// Where a tool, or the choice of one, describes its function.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum FunctionAt {
@@ -59,9 +113,9 @@ pub(crate) enum FunctionAt {
 }
 
 impl FunctionAt {
-    fn of<'a>(self, tool: Fields<'a>) -> Result<Fields<'a>, InvalidRequest> {
+    fn of<'a>(self, tool: Fields<'a>, kind: CallKind) -> Result<Fields<'a>, InvalidRequest> {
         match self {
-            Self::Member => Fields::of(tool.require("function")?, tool.path("function")),
+            Self::Member => Fields::of(tool.require(kind.name())?, tool.path(kind.name())),
             Self::Itself => Ok(tool),
         }
     }
@@ -75,20 +129,44 @@ impl FunctionAt {
         is_ignored(api, "tools[].type", kind)
     }
 
-    /// The functions that `allowed_tools` lists, with the paths of their names.
-    fn names(self, list: &Fields<'_>) -> Result<Vec<(String, String)>, InvalidRequest> {
+    /// The tool that a choice names.
+    fn named(self, choice: Fields<'_>) -> Result<Named, InvalidRequest> {
+        let kind = CallKind::of(&choice)?;
+        let function = self.of(choice, kind)?;
+        let (path, name) = (function.path("name"), function.require_str("name")?.to_owned());
+        Ok(Named { kind, path, name })
+    }
+
+    /// The tools that `allowed_tools` lists.
+    fn names(self, list: &Fields<'_>) -> Result<Vec<Named>, InvalidRequest> {
         list.require("tools")?;
-        let tools = list.objects("tools")?;
-        tools.into_iter().try_fold(Vec::new(), |mut names, tool| {
-            let kind = tool.require_str("type")?;
-            if kind != "function" {
-                let found = format!("the tool type {kind:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), found, "\"function\""));
-            }
-            let function = self.of(tool)?;
-            names.push((function.path("name"), function.require_str("name")?.to_owned()));
-            Ok(names)
-        })
+        list.objects("tools")?.into_iter().map(|tool| self.named(tool)).collect()
+    }
+}
+
+/// The tool that a choice names, and where it does.
+struct Named {
+    kind: CallKind,
+    path: String,
+    name: String,
+}
+
+impl Named {
+    fn is(&self, function: &Function) -> bool {
+        function.kind() == self.kind && function.name == self.name
+    }
+
+    /// Fails if there is no such tool.
+    fn check(&self, functions: &[Function]) -> Result<(), InvalidRequest> {
+        if functions.iter().any(|function| self.is(function)) {
+            return Ok(());
+        }
+        let what = match self.kind {
+            CallKind::Function => "a function",
+            CallKind::Custom => "a custom tool",
+        };
+        let expected = format!("the name of {what} in tools");
+        Err(InvalidRequest::value(self.path.clone(), expected, &json!(self.name)))
     }
 }
 
@@ -125,18 +203,17 @@ impl ToolRequest {
     pub(crate) fn read(body: &Fields<'_>, place: FunctionAt) -> Result<Self, InvalidRequest> {
         let mut functions = Vec::new();
         for tool in body.objects("tools")? {
-            let kind = tool.require_str("type")?;
-            if place.leaves_out(kind) {
+            if place.leaves_out(tool.require_str("type")?) {
                 continue;
             }
-            if kind != "function" {
-                let found = format!("the tool type {kind:?}");
-                return Err(InvalidRequest::unsupported(tool.path("type"), found, "\"function\""));
-            }
-            functions.push(Function::read(&place.of(tool)?, "parameters")?);
+            let kind = CallKind::of(&tool)?;
+            let fields = place.of(tool, kind)?;
+            functions.push(match kind {
+                CallKind::Function => Function::read(&fields, "parameters")?,
+                CallKind::Custom => Function::read_custom(&fields)?,
+            });
         }
-        let mut name_path = String::new();
-        let mut allowed = None;
+        let (mut named, mut allowed) = (None, None);
         let choice = match body.get("tool_choice") {
             None => ToolChoice::Auto,
             Some(Value::String(choice)) => match choice.as_str() {
@@ -151,10 +228,9 @@ impl ToolRequest {
             Some(choice) => {
                 let choice = Fields::of(choice, "tool_choice".to_owned())?;
                 match choice.require_str("type")? {
-                    "function" => {
-                        let function = place.of(choice)?;
-                        name_path = function.path("name");
-                        ToolChoice::Function(function.require_str("name")?.to_owned())
+                    "function" | "custom" => {
+                        let choice = named.insert(place.named(choice)?);
+                        ToolChoice::Function(choice.name.clone())
                     }
                     "allowed_tools" => {
                         let list = match place {
@@ -188,16 +264,13 @@ impl ToolRequest {
                 }
             }
         };
+        let chosen = named.iter().chain(allowed.iter().flatten());
+        chosen.into_iter().try_for_each(|named| named.check(&functions))?;
         // The model sees no others, so it calls no others.
         if let Some(allowed) = allowed {
-            for (path, name) in &allowed {
-                if !functions.iter().any(|f| f.name == *name) {
-                    let expected = "the name of a function in tools";
-                    return Err(InvalidRequest::value(path.clone(), expected, &json!(name)));
-                }
-            }
-            functions.retain(|f| allowed.iter().any(|(_, name)| *name == f.name));
+            functions.retain(|function| allowed.iter().any(|named| named.is(function)));
         }
+        let name_path = named.map(|named| named.path).unwrap_or_default();
         let parallel = body.bool("parallel_tool_calls")?.unwrap_or(true);
         Self::new(functions, choice, parallel, "tools", "tool_choice", &name_path)
     }
@@ -246,24 +319,40 @@ impl ToolRequest {
 
     /// The tools as chat templates take them, or `None` if the model is not to know of any.
     pub fn for_template(&self) -> Option<Vec<Value>> {
-        self.may_call().then(|| self.functions.iter().map(Function::to_chat).collect())
+        self.may_call().then(|| self.functions.iter().map(Function::for_template).collect())
+    }
+
+    /// The choice as the `tool_choice` of a chat request.
+    pub(crate) fn choice_to_chat(&self) -> Value {
+        match &self.choice {
+            ToolChoice::None => json!("none"),
+            ToolChoice::Auto => json!("auto"),
+            ToolChoice::Required => json!("required"),
+            ToolChoice::Function(name) => {
+                let function = self.functions.iter().find(|f| f.name == *name);
+                let kind = function.map(Function::kind).unwrap_or_default().name();
+                json!({"type": kind, kind: {"name": name}})
+            }
+        }
     }
 }
 
 impl Function {
     /// A function with this JSON schema of its arguments.
     pub fn new(name: impl Into<String>, parameters: Value) -> Self {
-        Self { name: name.into(), description: None, parameters, strict: false }
+        let input = ToolInput::Parameters(parameters);
+        Self { name: name.into(), description: None, input, strict: false }
+    }
+
+    /// A custom tool, whose input is a text by this grammar.
+    pub fn custom(name: impl Into<String>, grammar: Option<TextGrammar>) -> Self {
+        let input = ToolInput::Text(grammar);
+        Self { name: name.into(), description: None, input, strict: false }
     }
 
     /// Reads a function whose schema is called `parameters` or, with Anthropic, `input_schema`.
     pub(crate) fn read(fields: &Fields<'_>, schema: &str) -> Result<Self, InvalidRequest> {
-        let name = fields.require_str("name")?;
-        let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-        if name.is_empty() || name.len() > MAX_NAME_LEN || !name.bytes().all(ok) {
-            let expected = format!("1 to {MAX_NAME_LEN} letters, digits, '_', '-' and '.'");
-            return Err(InvalidRequest::value(fields.path("name"), expected, &json!(name)));
-        }
+        let name = read_name(fields)?;
         let strict = fields.bool("strict")?.unwrap_or(false);
         let parameters = match fields.get(schema) {
             None => json!({"type": "object", "properties": {}}),
@@ -274,19 +363,121 @@ impl Function {
             }
         };
         let description = fields.str("description")?.map(str::to_owned);
-        Ok(Self { name: name.to_owned(), description, parameters, strict })
+        Ok(Self { description, strict, ..Self::new(name, parameters) })
     }
 
-    /// The function as a tool of a chat request.
-    pub fn to_chat(&self) -> Value {
-        let mut function = Map::new();
-        function.insert("name".to_owned(), json!(self.name));
-        if let Some(description) = &self.description {
-            function.insert("description".to_owned(), json!(description));
-        }
-        function.insert("parameters".to_owned(), self.parameters.clone());
-        json!({"type": "function", "function": function})
+    /// Reads a custom tool. Its grammar stands in `format` as in responses, or in a member
+    /// `grammar` of it as in chat completions.
+    pub(crate) fn read_custom(fields: &Fields<'_>) -> Result<Self, InvalidRequest> {
+        let name = read_name(fields)?;
+        let description = fields.str("description")?.map(str::to_owned);
+        let grammar = match fields.object("format")? {
+            None => None,
+            Some(format) => match format.require_str("type")? {
+                "text" => None,
+                "grammar" => {
+                    let grammar = format.object("grammar")?.unwrap_or(format);
+                    let syntax = grammar.require_str("syntax")?;
+                    let text = grammar.require_str("definition")?.to_owned();
+                    Some(match syntax {
+                        "lark" => TextGrammar::Lark(text),
+                        "regex" => TextGrammar::Regex(text),
+                        other => {
+                            let (path, expected) =
+                                (grammar.path("syntax"), "\"lark\" or \"regex\"");
+                            return Err(InvalidRequest::value(path, expected, &json!(other)));
+                        }
+                    })
+                }
+                other => {
+                    let (found, accepted) =
+                        (format!("the format {other:?}"), "\"text\", \"grammar\"");
+                    return Err(InvalidRequest::unsupported(format.path("type"), found, accepted));
+                }
+            },
+        };
+        Ok(Self { description, ..Self::custom(name, grammar) })
     }
+
+    /// Which kind of tool it is.
+    pub fn kind(&self) -> CallKind {
+        match self.input {
+            ToolInput::Parameters(_) => CallKind::Function,
+            ToolInput::Text(_) => CallKind::Custom,
+        }
+    }
+
+    /// The JSON schema of its arguments, as templates and formats see them.
+    pub fn parameters(&self) -> &Value {
+        match &self.input {
+            ToolInput::Parameters(parameters) => parameters,
+            ToolInput::Text(_) => &TEXT_PARAMETERS,
+        }
+    }
+
+    /// The tool as a chat request has it.
+    pub fn to_chat(&self) -> Value {
+        let kind = self.kind().name();
+        let mut tool = Map::new();
+        tool.insert("name".to_owned(), json!(self.name));
+        if let Some(description) = &self.description {
+            tool.insert("description".to_owned(), json!(description));
+        }
+        match &self.input {
+            ToolInput::Parameters(parameters) => {
+                tool.insert("parameters".to_owned(), parameters.clone());
+            }
+            ToolInput::Text(None) => {}
+            ToolInput::Text(Some(grammar)) => {
+                let (syntax, definition) = grammar.parts();
+                let grammar = json!({"syntax": syntax, "definition": definition});
+                let format = json!({"type": "grammar", "grammar": grammar});
+                tool.insert("format".to_owned(), format);
+            }
+        }
+        if self.strict {
+            tool.insert("strict".to_owned(), json!(true));
+        }
+        json!({"type": kind, kind: tool})
+    }
+
+    /// The tool as chat templates take it: a function, in any case.
+    fn for_template(&self) -> Value {
+        let description = match &self.input {
+            ToolInput::Text(Some(grammar)) => {
+                let name = match grammar {
+                    TextGrammar::Lark(_) => "Lark grammar",
+                    TextGrammar::Regex(_) => "regular expression",
+                };
+                let (_, definition) = grammar.parts();
+                let format = format!("The text of `{INPUT}` follows this {name}:\n{definition}");
+                let own = self.description.iter().cloned();
+                Some(own.chain([format]).collect::<Vec<_>>().join("\n\n"))
+            }
+            ToolInput::Parameters(_) | ToolInput::Text(None) => self.description.clone(),
+        };
+        Self { description, ..Self::new(self.name.as_str(), self.parameters().clone()) }.to_chat()
+    }
+}
+
+impl TextGrammar {
+    /// The names of its notation, and its text.
+    fn parts(&self) -> (&'static str, &str) {
+        match self {
+            Self::Lark(text) => ("lark", text),
+            Self::Regex(text) => ("regex", text),
+        }
+    }
+}
+
+fn read_name<'a>(fields: &Fields<'a>) -> Result<&'a str, InvalidRequest> {
+    let name = fields.require_str("name")?;
+    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
+    if name.is_empty() || name.len() > MAX_NAME_LEN || !name.bytes().all(ok) {
+        let expected = format!("1 to {MAX_NAME_LEN} letters, digits, '_', '-' and '.'");
+        return Err(InvalidRequest::value(fields.path("name"), expected, &json!(name)));
+    }
+    Ok(name)
 }
 
 #[cfg(test)]
@@ -353,10 +544,56 @@ mod tests {
         let request = read(&json!({"tools": sent})).unwrap();
         assert_eq!(json!(request.for_template()).to_string(), sent.to_string());
         let bare = read(&json!({"tools": [tool("f")]})).unwrap().functions.remove(0);
-        assert_eq!(bare.parameters, json!({"type": "object", "properties": {}}));
+        assert_eq!(*bare.parameters(), json!({"type": "object", "properties": {}}));
         assert!(!bare.strict);
         let strict = json!({"type": "function", "function": {"name": "f", "strict": true}});
-        assert!(read(&json!({"tools": [strict]})).unwrap().functions[0].strict);
+        let strict = read(&json!({"tools": [strict]})).unwrap();
+        assert!(strict.functions[0].strict);
+        assert_eq!(strict.for_template().unwrap()[0]["function"]["strict"], Value::Null);
+    }
+
+    #[test]
+    fn custom_tools_are_functions_of_one_text() {
+        let grammar = json!({"syntax": "lark", "definition": "start: \"a\"+"});
+        let format = json!({"type": "grammar", "grammar": grammar});
+        let lark = json!({"name": "patch", "description": "Edits.", "format": format});
+        let tools = json!([
+            {"type": "custom", "custom": lark},
+            {"type": "custom", "custom": {"name": "say", "format": {"type": "text"}}},
+            {"type": "function", "function": {"name": "f", "strict": true, "parameters": {}}},
+        ]);
+        let choice = json!({"type": "custom", "custom": {"name": "patch"}});
+        let request = read(&json!({"tools": tools, "tool_choice": choice})).unwrap();
+        let lark = TextGrammar::Lark("start: \"a\"+".to_owned());
+        assert_eq!(request.functions[0].input, ToolInput::Text(Some(lark)));
+        assert_eq!(request.functions[1].input, ToolInput::Text(None));
+        let kinds: Vec<CallKind> = request.functions.iter().map(Function::kind).collect();
+        assert_eq!(kinds, [CallKind::Custom, CallKind::Custom, CallKind::Function]);
+        // What a dialect writes is what chat completions read.
+        let chat: Vec<Value> = request.functions.iter().map(Function::to_chat).collect();
+        let body = json!({"tools": chat, "tool_choice": request.choice_to_chat()});
+        assert_eq!(read(&body).unwrap(), request);
+        let shown = request.for_template().unwrap();
+        let text = json!({"type": "object", "properties": {"input": {"type": "string"}},
+                          "required": ["input"], "additionalProperties": false});
+        let description = "Edits.\n\nThe text of `input` follows this Lark grammar:\nstart: \"a\"+";
+        assert_eq!(
+            shown[0],
+            json!({"type": "function", "function": {
+                "name": "patch", "description": description, "parameters": text}})
+        );
+        assert_eq!(shown[1]["function"], json!({"name": "say", "parameters": text}));
+        // Responses describe them in place.
+        let format = json!({"type": "grammar", "syntax": "regex", "definition": "a+"});
+        let own = json!({"type": "custom", "name": "g", "format": format});
+        let allowed = json!([{"type": "custom", "name": "g"}]);
+        let choice = json!({"type": "allowed_tools", "mode": "required", "tools": allowed});
+        let body = json!({"tools": [own], "tool_choice": choice});
+        let fields = Fields::root(body.as_object().unwrap());
+        let request = ToolRequest::read(&fields, FunctionAt::Itself).unwrap();
+        let regex = Some(TextGrammar::Regex("a+".to_owned()));
+        assert_eq!(request.functions, [Function::custom("g", regex)]);
+        assert_eq!(request.choice, ToolChoice::Required);
     }
 
     #[test]
@@ -395,7 +632,22 @@ mod tests {
         let choice = |choice: Value| json!({"tools": [tool("f")], "tool_choice": choice});
         check(choice(json!("any")), "tool_choice", "\"required\"");
         check(choice(json!(1)), "tool_choice", "an object");
-        check(choice(json!({"type": "custom"})), "tool_choice.type", "not supported");
+        check(choice(json!({"type": "mcp"})), "tool_choice.type", "not supported");
+        check(choice(json!({"type": "custom"})), "tool_choice.custom", "required");
+        let custom = choice(json!({"type": "custom", "custom": {"name": "f"}}));
+        check(custom, "tool_choice.custom.name", "a custom tool in tools");
+        let custom = |format: Value| {
+            tools(json!({"type": "custom", "custom": {"name": "g", "format": format}}))
+        };
+        let path = "tools[1].custom.format";
+        check(custom(json!({})), &format!("{path}.type"), "required");
+        check(custom(json!({"type": "json"})), &format!("{path}.type"), "the format \"json\"");
+        check(custom(json!({"type": "grammar"})), &format!("{path}.syntax"), "required");
+        let grammar = json!({"syntax": "gbnf", "definition": "x"});
+        let nested = json!({"type": "grammar", "grammar": grammar});
+        check(custom(nested), &format!("{path}.grammar.syntax"), "\"lark\" or \"regex\"");
+        let lark = json!({"type": "grammar", "syntax": "lark"});
+        check(custom(lark), &format!("{path}.definition"), "required");
         let allowed = |list: Value| choice(json!({"type": "allowed_tools", "allowed_tools": list}));
         let path = "tool_choice.allowed_tools";
         check(choice(json!({"type": "allowed_tools"})), path, "required");
