@@ -4,10 +4,10 @@
 use crate::api::llama::{
     self, completion, embedding, infill, models as loads, props, slots, tokens,
 };
-use crate::api::openai::{chat, completions, embeddings, models};
+use crate::api::openai::{chat, completions, embeddings, models, stored as completed};
 use crate::api::scores::{rerank, score};
 use crate::api::status::{health, info, metrics};
-use crate::api::{dialects, mcp, ollama};
+use crate::api::{dialects, mcp, ollama, responses};
 use crate::error::{ApiError, Error};
 use crate::hosts::{self, Hosts, ModelRoutes};
 use crate::http::{auth, request_id};
@@ -67,6 +67,8 @@ pub(crate) fn models() -> Routes {
         ("/tokenize", post(tokens::tokenize)),
         ("/v1/chat/completions", post(chat::create)),
         ("/v1/chat/completions/render", post(chat::render)),
+        ("/v1/chat/completions/{id}", get(completed::get).delete(completed::delete)),
+        ("/v1/chat/completions/{id}/messages", get(completed::messages)),
         ("/v1/completions", post(completions::create)),
         ("/v1/completions/render", post(completions::render)),
         ("/v1/embeddings", post(embeddings::create)),
@@ -75,7 +77,10 @@ pub(crate) fn models() -> Routes {
         ("/v1/models", get(models::list)),
         ("/v1/models/{*name}", get(models::get)),
         ("/v1/rerank", post(rerank::create)),
-        ("/v1/responses", post(dialects::responses)),
+        ("/v1/responses", post(responses::endpoint::create)),
+        ("/v1/responses/input_tokens", post(responses::endpoint::input_tokens)),
+        ("/v1/responses/{id}", get(responses::stored::get).delete(responses::stored::delete)),
+        ("/v1/responses/{id}/input_items", get(responses::stored::input_items)),
         ("/v1/score", post(score::create)),
         ("/version", get(health::version)),
     ]
@@ -189,7 +194,7 @@ fn cors(origins: &[String], model_routes: ModelRoutes) -> Result<CorsLayer, Erro
     };
     Ok(CorsLayer::new()
         .allow_origin(allowed)
-        .allow_methods([Method::GET, Method::POST])
+        .allow_methods([Method::GET, Method::POST, Method::DELETE])
         // SDKs send headers of their own, and more with each version: `x-stainless-…`,
         // `anthropic-version`, `openai-organization`.
         .allow_headers(AllowHeaders::mirror_request())

@@ -136,6 +136,10 @@ pub struct Limits {
     pub bias_bytes: usize,
     /// The most likely tokens to report at a position.
     pub logprobs: usize,
+    /// Responses and chat completions that are kept in memory for later requests.
+    pub stored_responses: usize,
+    /// Bytes that these take together. The oldest are dropped for new ones.
+    pub stored_bytes: usize,
 }
 
 impl Default for ServerConfig {
@@ -194,6 +198,8 @@ impl Default for Limits {
             breaker_bytes: 64,
             bias_bytes: 16 << 10,
             logprobs: 20,
+            stored_responses: 1000,
+            stored_bytes: 64 << 20,
         }
     }
 }

@@ -167,6 +167,7 @@ enum Kind {
     Unauthorized,
     Forbidden,
     ModelNotFound,
+    NotStored,
     ModelNotLoaded,
     UnknownUrl,
     Method,
@@ -199,6 +200,7 @@ impl Kind {
             Self::Forbidden => (S::FORBIDDEN, REQUEST, Some("forbidden")),
             Self::ModelNotLoaded => (S::BAD_REQUEST, REQUEST, Some("model_not_loaded")),
             Self::ModelNotFound => (S::NOT_FOUND, REQUEST, Some("model_not_found")),
+            Self::NotStored => (S::NOT_FOUND, REQUEST, Some("not_stored")),
             Self::UnknownUrl => (S::NOT_FOUND, REQUEST, Some("unknown_url")),
             Self::Method => (S::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_allowed")),
             Self::BodyTimeout => (S::REQUEST_TIMEOUT, REQUEST, Some("body_timeout")),
@@ -374,6 +376,23 @@ impl ApiError {
     pub(crate) fn too_many_values(limit: usize) -> Self {
         let message = format!("the body has more JSON values than the {limit} allowed");
         Self::new(Kind::TooLarge, message)
+    }
+
+    /// The body and what it refers to of earlier requests are together more than `limit`.
+    pub(crate) fn stored_too_large(limit: impl fmt::Display) -> Self {
+        let message = format!(
+            "the body and the stored items that it refers to exceed the {limit} allowed together"
+        );
+        Self::new(Kind::TooLarge, message)
+    }
+
+    /// Nothing that was stored has this id: a response, an item or a chat completion.
+    pub(crate) fn not_stored(what: &str, id: &str, param: Option<&str>) -> Self {
+        let message = format!(
+            "no stored {what} has the id `{id}`: it is unknown, was not stored, was deleted, or was \
+             dropped for newer ones"
+        );
+        Self { param: param.map(str::to_owned), ..Self::new(Kind::NotStored, message) }
     }
 
     /// The client does not read its stream, of which more than `limit` bytes wait for it.
@@ -605,6 +624,8 @@ mod tests {
         check(ApiError::unauthorized("x"), 401, request, null.clone(), json!("invalid_api_key"));
         let code = json!("model_not_found");
         check(ApiError::model_not_found("m"), 404, request, json!("model"), code);
+        let error = ApiError::not_stored("response", "r", Some("previous_response_id"));
+        check(error, 404, request, json!("previous_response_id"), json!("not_stored"));
         check(ApiError::too_large(9), 413, request, null.clone(), json!("body_too_large"));
         let code = json!("unsupported_media_type");
         check(ApiError::media_type(None), 415, request, null.clone(), code);

@@ -87,6 +87,8 @@ pub(crate) enum Finish {
     Stop,
     Length,
     ToolCalls,
+    /// As `ToolCalls`, told to a client that gave `functions`.
+    FunctionCall,
 }
 
 /// Tokens of a request.
@@ -360,6 +362,7 @@ impl Finish {
             Self::Stop => "stop",
             Self::Length => "length",
             Self::ToolCalls => "tool_calls",
+            Self::FunctionCall => "function_call",
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `POST /v1/messages`, its token count, and `POST /v1/responses`: conversations in other words.
+//! Conversations in other words: `POST /v1/messages`, its token count, and what
+//! `POST /v1/responses` has in common with it.
 //!
 //! A request becomes one for chat completions, is read and checked as such, and its answer is
 //! written in the words of its own API.
@@ -7,9 +8,7 @@ use crate::answer::generation::{Finish, Progress, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
 use crate::api::anthropic::{self, MessageStream};
-use crate::api::digits;
 use crate::api::openai::chat::{self, Chat};
-use crate::api::responses::{self, ResponseHead, ResponseStream};
 use crate::api::{llama, ollama};
 use crate::chat::conversation::{Answer, ConversationRequest, EndReason, StreamEvent, TokenUsage};
 use crate::chat::parser::{ChatDelta, ChatParser};
@@ -35,16 +34,6 @@ const MESSAGES_NAMES: &[(&str, &str)] = &[
     ("response_format.json_schema.schema", "output_config.format.schema"),
     ("stop", "stop_sequences"),
     ("thinking_budget_tokens", "thinking.budget_tokens"),
-];
-
-/// Parameters of chat completions, and what the responses API calls them.
-const RESPONSES_NAMES: &[(&str, &str)] = &[
-    ("max_completion_tokens", "max_output_tokens"),
-    ("messages", "input"),
-    ("reasoning_effort", "reasoning.effort"),
-    ("response_format", "text.format"),
-    ("response_format.json_schema.schema", "text.format.schema"),
-    ("thinking", "reasoning.effort"),
 ];
 
 /// Whether a path belongs to Anthropic's API.
@@ -117,38 +106,8 @@ pub(crate) async fn count_tokens(
         Ok(anthropic::read_request(&fields)?)
     };
     let (request, held) = body.parse(read_body).await?;
-    let count = async {
-        let body = chat_body(&state, request, held, Map::new()).await?;
-        chat::count(&state, body).await
-    };
-    let n_tokens = count.await.map_err(|error: ApiError| error.renamed(MESSAGES_NAMES))?;
+    let n_tokens = count(&state, request, held, Map::new(), MESSAGES_NAMES).await?;
     Ok(Json(json!({"input_tokens": n_tokens})))
-}
-
-/// Answers a request of OpenAI's responses API.
-pub(crate) async fn responses(
-    State(state): State<AppState>,
-    body: JsonBody,
-) -> Result<Response, ApiError> {
-    let read_body =
-        |body: &JsonBody| Ok(responses::read_request(&body.read_request(Api::Responses)?)?);
-    let (request, held) = body.parse(read_body).await?;
-    let stream = request.conversation.stream;
-    let mut more = Map::new();
-    more.extend(request.echo.get("truncation").map(|how| ("truncation".to_owned(), how.clone())));
-    let chat = read(&state, request.conversation, held, more, RESPONSES_NAMES).await?;
-    let (id, created_at) = (ids::new("resp_"), ids::unix_seconds());
-    let mut echo = request.echo;
-    let sampling = &chat.job.params.sampling;
-    for (key, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
-        echo.insert(key.to_owned(), json!(digits(value)));
-    }
-    let head = ResponseHead { id, created_at, echo };
-    if stream {
-        return respond(&state, chat, ResponseStream::new(head));
-    }
-    let (answer, end, usage) = collect(&state, chat).await?;
-    Ok(Json(responses::response(&head, &answer, &end, usage)).into_response())
 }
 
 /// Reads a conversation, with `more` fields of chat completions, as a request for these. Errors name its parameters as its own
@@ -165,6 +124,22 @@ pub(super) async fn read(
         chat::read(state, body).await
     };
     read.await.map_err(|error| error.renamed(names))
+}
+
+/// The number of tokens of a conversation's prompt, which may be longer than the context. Parameters are those of
+/// [`read`].
+pub(super) async fn count(
+    state: &AppState,
+    request: ConversationRequest,
+    held: Held,
+    more: Map<String, Value>,
+    names: &[(&str, &str)],
+) -> Result<usize, ApiError> {
+    let count = async {
+        let body = chat_body(state, request, held, more).await?;
+        chat::count(state, body).await
+    };
+    count.await.map_err(|error| error.renamed(names))
 }
 
 /// The body of a request for chat completions.
@@ -229,7 +204,7 @@ fn tokens(usage: Usage, reasoning: usize) -> TokenUsage {
 }
 
 /// The whole answer.
-async fn collect(
+pub(super) async fn collect(
     state: &AppState,
     chat: Chat,
 ) -> Result<(Answer, EndReason, TokenUsage), ApiError> {
@@ -276,7 +251,7 @@ impl Parsed {
 }
 
 /// The events of an API's streams.
-trait Dialect: Sized + Send + 'static {
+pub(super) trait Dialect: Sized + Send + 'static {
     fn start(&mut self, usage: TokenUsage) -> Vec<StreamEvent>;
     fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent>;
     fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent>;
@@ -301,26 +276,12 @@ impl Dialect for MessageStream {
     }
 }
 
-impl Dialect for ResponseStream {
-    fn start(&mut self, _: TokenUsage) -> Vec<StreamEvent> {
-        self.start()
-    }
-
-    fn delta(&mut self, delta: &ChatDelta) -> Vec<StreamEvent> {
-        self.delta(delta)
-    }
-
-    fn finish(self, end: &EndReason, usage: TokenUsage) -> Vec<StreamEvent> {
-        self.finish(end, usage)
-    }
-
-    fn fail(self, error: &ApiError) -> Vec<StreamEvent> {
-        self.fail("server_error", &error.to_string())
-    }
-}
-
 /// Answers with the events of a dialect.
-fn respond(state: &AppState, chat: Chat, dialect: impl Dialect) -> Result<Response, ApiError> {
+pub(super) fn respond(
+    state: &AppState,
+    chat: Chat,
+    dialect: impl Dialect,
+) -> Result<Response, ApiError> {
     let parsed = Parsed::new(ChatParser::new(chat.parser));
     let generation = chat.job.start(state)?;
     let told = Told { dialect: Some(dialect), parsed, ended: EndReason::End };

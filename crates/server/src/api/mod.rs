@@ -6,6 +6,7 @@ pub(crate) mod llama;
 pub(crate) mod mcp;
 pub(crate) mod ollama;
 pub(crate) mod openai;
+pub(crate) mod paging;
 pub mod responses;
 pub(crate) mod scores;
 pub(crate) mod status;

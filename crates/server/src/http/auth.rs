@@ -2,10 +2,14 @@
 
 use crate::error::ApiError;
 use crate::state::AppState;
-use axum::extract::{Request, State};
+use crate::state::stored::Owner;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::Response;
+use sha2::{Digest as _, Sha256};
+use std::convert::Infallible;
 use subtle::{Choice, ConstantTimeEq};
 
 /// Lets requests with a key pass, and all of them where there are no keys.
@@ -65,6 +69,18 @@ fn check(keys: &[&[String]], headers: &HeaderMap) -> Result<(), ApiError> {
     let equal = |key: &String| key.as_bytes().ct_eq(shown);
     let found = keys.iter().copied().flatten().map(equal).fold(Choice::from(0), |a, b| a | b);
     if bool::from(found) { Ok(()) } else { Err(ApiError::unauthorized("unknown API key")) }
+}
+
+impl FromRequestParts<AppState> for Owner {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, Infallible> {
+        let config = state.config();
+        // Where there are no keys, clients show any or none.
+        let has_keys = !config.api_keys.is_empty();
+        let key = shown_key(&parts.headers).filter(|_| has_keys);
+        Ok(Self(Sha256::digest(key.unwrap_or_default()).into()))
+    }
 }
 
 fn shown_key(headers: &HeaderMap) -> Option<&[u8]> {

@@ -8,6 +8,7 @@ use crate::state::AppState;
 use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, header};
 use futures_util::StreamExt as _;
+use realizar_runtime::ByteSize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fmt;
@@ -135,6 +136,46 @@ impl JsonBody {
                 .map_err(|error| ApiError::malformed(error.to_string())),
             None => self.read(),
         }
+    }
+
+    /// Takes room for what a request adds to its body from elsewhere, as if it were a part of it.
+    pub(crate) async fn join(
+        &mut self,
+        n_bytes: usize,
+        n_values: usize,
+        state: &AppState,
+    ) -> Result<(), ApiError> {
+        let limits = &state.config().limits;
+        let n_bytes = self.held.n_bytes.saturating_add(n_bytes);
+        if n_bytes > limits.body_bytes {
+            return Err(ApiError::stored_too_large(ByteSize::from(limits.body_bytes)));
+        }
+        let own = self.members.as_ref().map_or(0, Members::n_values);
+        let n_values = own.saturating_add(n_values);
+        if n_values > self.max_values {
+            let limit = format_args!("{} JSON values", self.max_values);
+            return Err(ApiError::stored_too_large(limit));
+        }
+        self.held.n_bytes = n_bytes;
+        self.held.grow(n_bytes.max(n_values * VALUE_BYTES), state).await
+    }
+
+    /// Looks at the body by `read`, as [`Self::parse`] reads it, and leaves it for later.
+    pub(crate) async fn examine<T: Send + 'static>(
+        self,
+        read: impl FnOnce(&Self) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<(T, Self), ApiError> {
+        let n_bytes = self.held.n_bytes;
+        let examine = move || {
+            let found = read(&self)?;
+            Ok((found, self))
+        };
+        if n_bytes <= work::SMALL { examine() } else { work::sized(n_bytes, examine).await }
+    }
+
+    /// Whether a text is somewhere in the body.
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        self.text.windows(text.len()).any(|window| window == text.as_bytes())
     }
 
     /// Reads the body by `read`, beside the threads that serve where it is large. The room of the

@@ -16,6 +16,9 @@ const REMOVED: &str = "Ollama has removed this option.";
 const CACHE: &str = "Equal beginnings of prompts are always reused.";
 /// Tiers of a vendor's service.
 const TIER: &str = "All requests are served alike.";
+/// A hint that few chat templates take.
+const VERBOSITY: &str =
+    "Chat templates that use `verbosity` get it; other models answer as they would without it.";
 /// Ids of a vendor's customers.
 const CUSTOMER: &str = "The vendor finds abuse by it; nothing is reported here.";
 
@@ -69,6 +72,7 @@ pub const ROWS: &[Row] = &[
     chat("prompt_cache_retention", &[], CACHE, r#"{"prompt_cache_retention": "24h"}"#),
     chat("safety_identifier", &[], CUSTOMER, r#"{"safety_identifier": "u"}"#),
     chat("service_tier", &[], TIER, r#"{"service_tier": "flex"}"#),
+    chat("verbosity", &["low", "high"], VERBOSITY, r#"{"verbosity": "$VALUE"}"#),
     // Responses.
     responses(
         "tools[].type",
@@ -98,6 +102,78 @@ pub const ROWS: &[Row] = &[
         &["reasoning.encrypted_content"],
         "Reasoning is returned as text, which the next request may send back.",
         r#"{"include": ["$VALUE"]}"#,
+    ),
+    responses(
+        "include[]",
+        &[
+            "code_interpreter_call.outputs",
+            "computer_call_output.output.image_url",
+            "file_search_call.results",
+            "message.input_image.image_url",
+            "web_search_call.action.sources",
+            "web_search_call.results",
+        ],
+        "Only images and tools that are left out have this.",
+        r#"{"include": ["$VALUE"]}"#,
+    ),
+    responses(
+        "input[].type",
+        &[
+            "computer_call",
+            "computer_call_output",
+            "file_search_call",
+            "image_generation_call",
+            "mcp_approval_request",
+            "mcp_approval_response",
+            "mcp_list_tools",
+            "tool_search_call",
+            "tool_search_output",
+            "web_search_call",
+        ],
+        "The item has no text for the model to read, so it is left out.",
+        r#"{"input": [{"role": "user", "content": "a"}, {"type": "$VALUE"}]}"#,
+    ),
+    responses(
+        "text.verbosity",
+        &["low", "high"],
+        VERBOSITY,
+        r#"{"text": {"verbosity": "$VALUE"}}"#,
+    ),
+    responses(
+        "reasoning.summary",
+        &["concise", "detailed", "none"],
+        "Reasoning is returned as the model wrote it.",
+        r#"{"reasoning": {"summary": "$VALUE"}}"#,
+    ),
+    responses(
+        "reasoning.context",
+        &["all_turns", "current_turn"],
+        "The chat template decides which reasoning of earlier turns the model is shown.",
+        r#"{"reasoning": {"context": "$VALUE"}}"#,
+    ),
+    responses(
+        "access_programs",
+        &[],
+        "Access depends on API keys alone.",
+        r#"{"access_programs": {"cyber": "standard"}}"#,
+    ),
+    responses(
+        "background_options",
+        &[],
+        "It is for responses in the background, which are refused.",
+        r#"{"background_options": {"completion_window": "soonest"}}"#,
+    ),
+    responses(
+        "client_metadata",
+        &[],
+        "The client describes its session by it; nothing here reads that.",
+        r#"{"client_metadata": {"session": "s"}}"#,
+    ),
+    responses(
+        "image",
+        &[],
+        "It is for images, which are refused.",
+        r#"{"image": {"context_compression": "auto"}}"#,
     ),
     responses("prompt_cache_key", &[], CACHE, r#"{"prompt_cache_key": "k"}"#),
     responses(

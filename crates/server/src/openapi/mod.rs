@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::api::llama::{completion, embedding, infill, models as loads, tokens};
     use crate::api::openai::{
-        chat, completions, conversation, embeddings, refused, sampling, structured,
+        chat, completions, conversation, embeddings, legacy, refused, sampling, structured,
     };
     use crate::api::scores::{rerank, score};
     use crate::api::{anthropic, responses};
@@ -316,6 +316,7 @@ mod tests {
                     "propertyNames": {"pattern": "^/"},
                     "additionalProperties": closed(json!([]), json!({
                         "get": {"$ref": "#/$defs/operation"}, "post": {"$ref": "#/$defs/operation"},
+                        "delete": {"$ref": "#/$defs/operation"},
                     })),
                 },
                 "components": closed(json!([]), json!({
@@ -496,6 +497,7 @@ mod tests {
             fields::<chat::Fields>(),
             conversation.clone(),
             tools.clone(),
+            properties(&document, "LegacyToolFields"),
             names(&[refused::COMMON, refused::OPENAI, refused::CHAT]),
         ];
         assert_eq!(parts("ChatRequest"), union(&chat));
@@ -533,8 +535,8 @@ mod tests {
         check("MessagesRequest", examples("MessagesFields"), &|body| {
             anthropic::read_request(body).expect("an example");
         });
-        check("ResponsesRequest", examples("ResponsesRequest"), &|body| {
-            responses::read_request(body).expect("an example");
+        check("ResponsesRequest", examples("ResponsesFields"), &|body| {
+            responses::read_request(body, &[]).expect("an example");
         });
         check("OllamaChatRequest", examples("OllamaChatRequest"), &|body| {
             ollama::read_chat(body).expect("an example");
@@ -550,6 +552,11 @@ mod tests {
         });
         check("OllamaModelRequest", examples("OllamaModelRequest"), &|body| {
             ollama::models::named(body).expect("an example");
+        });
+        let legacy =
+            json!({"functions": [{"name": "f", "parameters": {}}], "function_call": {"name": "f"}});
+        check("LegacyToolFields", &[legacy], &|body| {
+            legacy::tools(body, &ToolRequest::default()).expect("functions");
         });
         let function = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
         let choice = json!({"type": "function", "function": {"name": "f"}});

@@ -1,6 +1,7 @@
 //! What all handlers share: the settings, the models, and whether the server is closing.
 
 pub(crate) mod history;
+pub(crate) mod stored;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
@@ -13,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 use history::History;
+use stored::Stored;
 
 /// What handlers are given; a handle on one shared value.
 #[derive(Debug, Clone)]
@@ -31,6 +33,8 @@ struct Shared {
     bodies: Arc<Semaphore>,
     /// Numbers of the last hour.
     history: History,
+    /// What requests asked to keep.
+    stored: Stored,
 }
 
 /// Bytes of room for bodies; a single one always has some.
@@ -50,7 +54,9 @@ impl AppState {
         let bodies = Arc::new(Semaphore::new(room(&config)));
         let (closing, hosts) = (AtomicBool::new(false), OnceLock::new());
         let history = History::default();
-        Self(Arc::new(Shared { config, models, is_local, hosts, closing, bodies, history }))
+        let limits = &config.limits;
+        let stored = Stored::new(limits.stored_responses, limits.stored_bytes);
+        Self(Arc::new(Shared { config, models, is_local, hosts, closing, bodies, history, stored }))
     }
 
     /// The settings.
@@ -76,6 +82,11 @@ impl AppState {
     /// Numbers of the last hour.
     pub(crate) fn history(&self) -> &History {
         &self.0.history
+    }
+
+    /// What requests asked to keep.
+    pub(crate) fn stored(&self) -> &Stored {
+        &self.0.stored
     }
 
     /// Whether only programs of this machine reach the server.

@@ -2,16 +2,19 @@
 
 use super::chat_chunks::ChatChunks;
 use super::conversation::{ConversationFields, Rendered};
+use super::legacy;
 use super::logprobs::{self, ChatLogprobs, Names};
 use super::refused;
 use super::sampling::{CommonFields, StreamUsage, check_context, check_logprobs};
+use super::stored::{Keeper, Kept};
 use super::structured::{GrammarFields, Wanted, constraint};
 use super::truncation::{self, Room, Truncation};
 use super::types::{Body, Head, StreamHead};
-use crate::answer::generation::{Answer, Finish, Job};
+use crate::answer::generation::{self, Finish, Job, TokenLogprob};
 use crate::answer::prompt::{self, Length};
 use crate::answer::sse;
-use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+use crate::chat::conversation::{Answer, AnswerPart};
+use crate::chat::parser::{ChatParser, ChatParserOptions};
 use crate::chat::tools::{
     CallKind, ToolChoice, ToolFormat, ToolInput, ToolRequest, forced_grammar, tool_schema,
 };
@@ -21,6 +24,7 @@ use crate::http::extract::JsonBody;
 use crate::ignored::Api;
 use crate::registry::served::ServedModel;
 use crate::state::AppState;
+use crate::state::stored::Owner;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -28,7 +32,7 @@ use realizar_runtime::StopCause;
 use realizar_runtime::constrain::Grammar;
 use realizar_runtime::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The fields that only chat completions have, but for those of the conversation.
 #[derive(Debug, Deserialize)]
@@ -37,6 +41,8 @@ pub(crate) struct Fields {
     top_logprobs: Option<usize>,
     reasoning_format: Option<ReasoningStyle>,
     truncation: Option<Truncation>,
+    store: Option<bool>,
+    metadata: Option<Map<String, Value>>,
 }
 
 /// llama-server's ways to return reasoning.
@@ -58,6 +64,8 @@ pub(crate) struct Chat {
     shown: Shown,
     /// What is looked for in the answers.
     pub(crate) parser: ChatParserOptions,
+    /// What is kept with the answers, if they are.
+    kept: Option<Kept>,
 }
 
 /// What a request wants to see of its answers.
@@ -71,13 +79,15 @@ pub(super) struct Shown {
     pub(super) as_ids: bool,
     /// How many likely tokens at each position of the prompt.
     prompt_logprobs: Option<usize>,
+    /// A call is told in the form of `functions`.
+    pub(super) legacy: bool,
     /// The function was named, so that a call of it is no choice of the model: as OpenAI has it,
     /// the answer then ends with `stop`.
     pub(super) named_call: bool,
 }
 
 #[derive(Debug, Serialize)]
-struct Choice {
+pub(super) struct Choice {
     index: usize,
     message: MessageBody,
     logprobs: Option<ChatLogprobs>,
@@ -95,6 +105,8 @@ struct MessageBody {
     reasoning_content: String,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tool_calls: Vec<ToolCall>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<CalledFunction>,
     refusal: (),
     annotations: [(); 0],
 }
@@ -126,8 +138,7 @@ struct CalledCustom {
 }
 
 impl Called {
-    fn new(kind: CallKind, name: String) -> Self {
-        let text = String::new();
+    fn new(kind: CallKind, name: String, text: String) -> Self {
         match kind {
             CallKind::Function => {
                 Self::Function { function: CalledFunction { name, arguments: text } }
@@ -135,27 +146,22 @@ impl Called {
             CallKind::Custom => Self::Custom { custom: CalledCustom { name, input: text } },
         }
     }
-
-    fn push(&mut self, text: &str) {
-        match self {
-            Self::Function { function } => function.arguments.push_str(text),
-            Self::Custom { custom } => custom.input.push_str(text),
-        }
-    }
 }
 
 /// Answers a request for chat completions.
 pub(crate) async fn create(
     State(state): State<AppState>,
+    owner: Owner,
     body: JsonBody,
 ) -> Result<Response, ApiError> {
-    let Chat { job, mut head, stream, shown, parser } = read(&state, body).await?;
+    let Chat { job, mut head, stream, shown, parser, kept } = read(&state, body).await?;
     let (model, n) = (job.model.clone(), job.n);
+    let keeper = kept.map(|kept| Keeper::new(&state, owner, kept));
     let generation = job.start(&state)?;
     if let Some(usage) = stream {
         head.object = "chat.completion.chunk";
         let head = StreamHead { head, usage };
-        let chunks = ChatChunks::new(model, head, shown, vec![parser; n]);
+        let chunks = ChatChunks::new(model, head, shown, vec![parser; n], keeper);
         return Ok(sse::respond(&state, generation, chunks));
     }
     let done = generation.collect().await?;
@@ -167,7 +173,11 @@ pub(crate) async fn create(
     let (choices, usage) = (choices.collect(), Some(Some(done.usage.into())));
     let of_prompt = shown.prompt_logprobs.zip(done.prompts.first());
     let prompt_logprobs = of_prompt.map(|(k, own)| logprobs::of_prompt(tokenizer, own, k));
-    Ok(Json(Body { head: &head, choices, usage, prompt_logprobs }).into_response())
+    let body = Body { head: &head, choices, usage, prompt_logprobs };
+    if let Some(keeper) = keeper {
+        keeper.keep(json!(body));
+    }
+    Ok(Json(body).into_response())
 }
 
 /// Answers with the token ids that a request for chat completions would give the engine.
@@ -194,18 +204,28 @@ struct AllFields {
     conversation: ConversationFields,
     grammar: Option<Wanted>,
     tools: ToolRequest,
+    /// The tools of an older client.
+    functions: Option<ToolRequest>,
+    kept: Option<Kept>,
 }
 
 impl AllFields {
     fn read(body: &JsonBody) -> Result<Self, ApiError> {
         body.log_ignored(Api::Chat)?;
-        let read = Self {
+        let mut read = Self {
             common: body.read()?,
             own: body.read()?,
             conversation: body.read()?,
             grammar: body.read::<GrammarFields>()?.read()?,
             tools: ToolRequest::from_chat(&body.pick(&ToolRequest::FIELDS)?)?,
+            functions: None,
+            kept: None,
         };
+        read.functions = legacy::tools(&body.pick(&legacy::FIELDS)?, &read.tools)?;
+        if read.own.store == Some(true) {
+            let metadata = read.own.metadata.take().unwrap_or_default();
+            read.kept = Some(Kept { messages: read.conversation.to_json(), metadata });
+        }
         refused::check_chat(body)?;
         Ok(read)
     }
@@ -228,7 +248,9 @@ async fn read_as_long_as(
     length: Length,
 ) -> Result<Chat, ApiError> {
     let (fields, held) = body.parse(AllFields::read).await?;
-    let AllFields { common, own: fields, conversation, grammar, tools } = fields;
+    let AllFields { common, own: fields, conversation, grammar, tools, functions, kept } = fields;
+    let legacy = functions.is_some();
+    let tools = functions.unwrap_or(tools);
     let model = state.model(common.model.as_deref()).await?;
     let limits = &state.config().limits;
     let logprobs = logprobs_of(&fields, &common, limits)?;
@@ -280,9 +302,11 @@ async fn read_as_long_as(
             ids: common.return_tokens(),
             as_ids: common.tokens_as_ids(),
             prompt_logprobs,
+            legacy,
             named_call: matches!(tools.choice, ToolChoice::Function(_)),
         },
         parser,
+        kept,
         job: Job {
             prompts,
             params,
@@ -368,50 +392,87 @@ fn form(
 
 fn choice(
     index: usize,
-    answer: Answer,
+    answer: generation::Answer,
     mut parser: ChatParser,
     shown: Shown,
     tokenizer: &Tokenizer,
 ) -> Choice {
-    let (mut content, mut reasoning_content) = (String::new(), String::new());
-    let (mut tool_calls, mut deltas) = (Vec::<ToolCall>::new(), Vec::new());
+    let mut deltas = Vec::new();
     parser.push(&answer.text, &mut deltas);
     parser.finish(&mut deltas);
-    for delta in deltas {
-        match delta {
-            ChatDelta::Content(text) => content.push_str(&text),
-            ChatDelta::Reasoning(text) => reasoning_content.push_str(&text),
-            ChatDelta::ToolCallStart { id, name, kind, .. } => {
-                tool_calls.push(ToolCall { id, called: Called::new(kind, name) });
-            }
-            ChatDelta::ToolCallArguments { index, text } => tool_calls[index].called.push(&text),
-        }
-    }
-    let calls_alone = content.is_empty() && !tool_calls.is_empty();
     let finish_reason = finish(answer.reason, &parser, shown);
-    Choice {
-        index,
-        message: MessageBody {
-            role: "assistant",
-            content: (!calls_alone).then_some(content),
-            reasoning_content,
-            tool_calls,
-            refusal: (),
-            annotations: [],
-        },
-        logprobs: shown
+    let ended = Ended { finish_reason, stop_reason: answer.stop, tokens: &answer.tokens };
+    Choice::new(index, deltas.into_iter().collect(), ended, shown, tokenizer)
+}
+
+/// How an answer ended, and its tokens.
+pub(super) struct Ended<'a> {
+    pub(super) finish_reason: Finish,
+    pub(super) stop_reason: Option<StopCause>,
+    pub(super) tokens: &'a [TokenLogprob],
+}
+
+impl Choice {
+    /// Its number.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
+
+    /// A whole answer.
+    pub(super) fn new(
+        index: usize,
+        answer: Answer,
+        ended: Ended<'_>,
+        shown: Shown,
+        tokenizer: &Tokenizer,
+    ) -> Self {
+        let (content, reasoning_content) = (answer.content(), answer.reasoning());
+        let calls = answer.parts.into_iter().filter_map(|part| match part {
+            AnswerPart::ToolCall { id, name, arguments, kind } => {
+                Some(ToolCall { id, called: Called::new(kind, name, arguments) })
+            }
+            AnswerPart::Content(_) | AnswerPart::Reasoning(_) => None,
+        });
+        let mut tool_calls: Vec<ToolCall> = calls.collect();
+        let calls_alone = content.is_empty() && !tool_calls.is_empty();
+        let mut function_call = None;
+        if shown.legacy {
+            let called = tool_calls.drain(..).next().map(|call| call.called);
+            function_call = called.and_then(|called| match called {
+                Called::Function { function } => Some(function),
+                Called::Custom { .. } => None,
+            });
+        }
+        let Ended { finish_reason, stop_reason, tokens } = ended;
+        let logprobs = shown
             .logprobs
-            .then(|| logprobs::chat(Names { tokenizer, as_ids: shown.as_ids }, &answer.tokens)),
-        finish_reason,
-        stop_reason: answer.stop,
-        tokens: shown.ids.then(|| answer.tokens.iter().map(|token| token.id).collect()),
+            .then(|| logprobs::chat(Names { tokenizer, as_ids: shown.as_ids }, tokens));
+        Self {
+            index,
+            message: MessageBody {
+                role: "assistant",
+                content: (!calls_alone).then_some(content),
+                reasoning_content,
+                tool_calls,
+                function_call,
+                refusal: (),
+                annotations: [],
+            },
+            logprobs,
+            finish_reason,
+            stop_reason,
+            tokens: shown.ids.then(|| tokens.iter().map(|token| token.id).collect()),
+        }
     }
 }
 
 /// Why an answer ended, for the client to act on: its tool calls, if it has any and is whole.
 pub(super) fn finish(reason: Finish, parser: &ChatParser, shown: Shown) -> Finish {
     match reason {
-        Finish::Stop if parser.has_tool_calls() && !shown.named_call => Finish::ToolCalls,
+        Finish::Stop if parser.has_tool_calls() && !shown.named_call => match shown.legacy {
+            true => Finish::FunctionCall,
+            false => Finish::ToolCalls,
+        },
         reason => reason,
     }
 }

@@ -1,11 +1,13 @@
 //! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
 
-use super::chat::{Shown, finish};
+use super::chat::{self, Ended, Shown, finish};
 use super::logprobs::{self, ChatLogprobs, Names};
-use super::types::StreamHead;
+use super::stored::Keeper;
+use super::types::{Body, Head, StreamHead};
 use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::answer::sse;
 use crate::answer::stream::Chunks;
+use crate::chat::conversation::Answer;
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::chat::tools::CallKind;
 use crate::error::ApiError;
@@ -13,6 +15,7 @@ use crate::registry::ModelLease;
 use axum::response::sse::Event;
 use realizar_runtime::StopCause;
 use serde::Serialize;
+use serde_json::json;
 use std::collections::VecDeque;
 
 /// Turns what happens to the answers into chunks.
@@ -21,6 +24,10 @@ pub(crate) struct ChatChunks {
     head: StreamHead,
     shown: Shown,
     answers: Vec<AnswerState>,
+    /// Keeps the whole completion at the end.
+    keeper: Option<Keeper>,
+    /// The answers that are complete, to be kept.
+    complete: Vec<chat::Choice>,
 }
 
 struct AnswerState {
@@ -29,13 +36,32 @@ struct AnswerState {
     held: Vec<TokenLogprob>,
     /// The kinds of the calls so far.
     calls: Vec<CallKind>,
+    /// What was told so far, if it is to be kept.
+    kept: Option<KeptAnswer>,
+}
+
+/// An answer and its tokens.
+#[derive(Default)]
+struct KeptAnswer {
+    answer: Answer,
+    tokens: Vec<TokenLogprob>,
 }
 
 impl AnswerState {
-    fn delta(&mut self, delta: ChatDelta) -> Delta {
+    fn delta(&mut self, delta: ChatDelta, legacy: bool) -> Delta {
+        if let Some(kept) = &mut self.kept {
+            kept.answer.push(delta.clone());
+        }
         match delta {
             ChatDelta::Content(content) => Delta::Content { content },
             ChatDelta::Reasoning(reasoning_content) => Delta::Reasoning { reasoning_content },
+            ChatDelta::ToolCallStart { name, .. } if legacy => {
+                let (name, arguments) = (Some(name), String::new());
+                Delta::Function { function_call: FunctionDelta { name, arguments } }
+            }
+            ChatDelta::ToolCallArguments { text, .. } if legacy => {
+                Delta::Function { function_call: FunctionDelta { name: None, arguments: text } }
+            }
             ChatDelta::ToolCallStart { index, id, name, kind } => {
                 self.calls.push(kind);
                 let (id, r#type) = (Some(id), Some(kind.name()));
@@ -69,6 +95,7 @@ enum Delta {
     Content { content: String },
     Reasoning { reasoning_content: String },
     Tools { tool_calls: [ToolDelta; 1] },
+    Function { function_call: FunctionDelta },
     Nothing {},
 }
 
@@ -121,14 +148,16 @@ impl ChatChunks {
         head: StreamHead,
         shown: Shown,
         parsers: Vec<ChatParserOptions>,
+        keeper: Option<Keeper>,
     ) -> Self {
         let answer = |options| AnswerState {
             parser: ChatParser::new(options),
             held: Vec::new(),
             calls: Vec::new(),
+            kept: keeper.is_some().then(KeptAnswer::default),
         };
         let answers = parsers.into_iter().map(answer).collect();
-        Self { model, head, shown, answers }
+        Self { model, head, shown, answers, keeper, complete: Vec::new() }
     }
 
     /// Emits parts of the message, the first with the tokens held so far.
@@ -140,7 +169,7 @@ impl ChatChunks {
         out: &mut VecDeque<Event>,
     ) {
         for delta in deltas {
-            let delta = self.answers[index].delta(delta);
+            let delta = self.answers[index].delta(delta, self.shown.legacy);
             self.chunk(index, delta, None, usage, out);
         }
     }
@@ -189,7 +218,13 @@ impl Chunks for ChatChunks {
             Progress::Token(mut token) => {
                 let (index, text) = (token.index, std::mem::take(&mut token.text));
                 let answer = &mut self.answers[index];
-                answer.held.push(token.into());
+                let token = TokenLogprob::from(token);
+                if let Some(kept) = &mut answer.kept
+                    && (self.shown.logprobs || self.shown.ids)
+                {
+                    kept.tokens.push(token.clone());
+                }
+                answer.held.push(token);
                 let mut deltas = Vec::new();
                 answer.parser.push(&text, &mut deltas);
                 self.deltas(index, deltas, usage, out);
@@ -202,6 +237,13 @@ impl Chunks for ChatChunks {
                 parser.finish(&mut deltas);
                 let reason = finish(reason, parser, self.shown);
                 self.deltas(index, deltas, usage, out);
+                if let Some(KeptAnswer { answer, tokens }) = self.answers[index].kept.take() {
+                    let stop_reason = stop.clone();
+                    let ended = Ended { finish_reason: reason, stop_reason, tokens: &tokens };
+                    let tokenizer = self.model.tokenizer();
+                    let whole = chat::Choice::new(index, answer, ended, self.shown, tokenizer);
+                    self.complete.push(whole);
+                }
                 self.chunk(index, Delta::Nothing {}, Some((reason, stop)), usage, out);
                 Ok(())
             }
@@ -209,6 +251,13 @@ impl Chunks for ChatChunks {
     }
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
+        if let Some(keeper) = self.keeper.take() {
+            let head = Head { object: "chat.completion", ..self.head.head.clone() };
+            let mut choices = std::mem::take(&mut self.complete);
+            choices.sort_by_key(chat::Choice::index);
+            let (head, usage, prompt_logprobs) = (&head, Some(Some(usage.into())), None);
+            keeper.keep(json!(Body { head, choices, usage, prompt_logprobs }));
+        }
         self.head.end(usage, out);
     }
 

@@ -1,5 +1,6 @@
 //! Conversations: the messages of a request, checked and rendered by the model's chat template.
 
+use super::legacy;
 use crate::chat::reasoning::ReasoningFormat;
 use crate::error::ApiError;
 use crate::http::extract::Held;
@@ -7,8 +8,8 @@ use crate::registry::ModelLease;
 use crate::registry::served::ChatSide;
 use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use realizar_runtime::tokenizer::{GuardedText, Tokenizer};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, json};
 
 /// Roles that every template is taken to know in one way or another.
 const ROLES: [&str; 6] = ["system", "developer", "user", "assistant", "tool", "function"];
@@ -34,9 +35,19 @@ pub(crate) struct ConversationFields {
     chat_template_kwargs: Option<Map<String, Value>>,
     documents: Option<Value>,
     reasoning_effort: Option<String>,
+    verbosity: Option<Verbosity>,
     thinking_budget_tokens: Option<usize>,
     add_generation_prompt: Option<bool>,
     continue_final_message: Option<bool>,
+}
+
+/// How long answers should be, for templates that use the word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Verbosity {
+    Low,
+    Medium,
+    High,
 }
 
 /// A conversation as a model reads it.
@@ -55,6 +66,11 @@ impl ConversationFields {
     /// Whether there are messages at all.
     pub(crate) fn has_messages(&self) -> bool {
         self.messages.is_some()
+    }
+
+    /// The messages, each as JSON.
+    pub(super) fn to_json(&self) -> Vec<Value> {
+        self.messages.as_deref().unwrap_or_default().iter().map(|message| json!(message)).collect()
     }
 
     /// Where turns begin, but for the first: the indices of the user's messages.
@@ -107,7 +123,7 @@ impl ConversationFields {
         }
         let mut extra = self.variables(template)?;
         let thinking_budget = self.reasoning(template, side, &mut extra)?;
-        let messages = self.messages.unwrap_or_default();
+        let messages = legacy::modern(self.messages.unwrap_or_default())?;
         if messages.is_empty() {
             return Err(ApiError::invalid("messages", "at least one message is required"));
         }
@@ -195,6 +211,11 @@ impl ConversationFields {
             }
             extra.insert("documents".to_owned(), documents.clone());
         }
+        if let Some(verbosity) = self.verbosity
+            && template.source().contains("verbosity")
+        {
+            extra.entry("verbosity").or_insert_with(|| json!(verbosity));
+        }
         Ok(extra)
     }
 }
@@ -244,7 +265,6 @@ mod tests {
     use super::*;
     use crate::chat::messages::TemplateTraits;
     use realizar_runtime::tokenizer::EncodeOptions;
-    use serde_json::json;
     use std::sync::LazyLock;
 
     const PLAIN: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}\
@@ -326,6 +346,11 @@ mod tests {
         let kwargs = r#"{"messages": [{"role": "user", "content": "x"}],
             "chat_template_kwargs": {"enable_thinking": false}, "reasoning_effort": "low"}"#;
         check("{{ enable_thinking }} {{ reasoning_effort }}", kwargs, "False low");
+        let brief = r#"{"messages": [{"role": "user", "content": "x"}], "verbosity": "low"}"#;
+        check("{{ verbosity }}", brief, "low");
+        check("{{ messages[0].content }}", brief, "x");
+        let legacy = r#"{"messages": [{"role": "function", "name": "f", "content": "r"}]}"#;
+        check("{{ messages[0].role }} {{ messages[0].tool_call_id }}", legacy, "tool call00000");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `GET /v1/models` and `GET /models`: which models there are and which of them are loaded, in the
-//! shape that routers know from vLLM, with llama-server's additions.
+//! shape that routers know from vLLM, with llama-server's additions and the list that agents read.
 
+use super::agents::{self, AgentModel};
 use crate::error::ApiError;
 use crate::registry::{LoadState, ModelStatus};
 use crate::state::AppState;
@@ -17,6 +18,7 @@ use serde::Serialize;
 pub(crate) struct ModelList {
     object: &'static str,
     data: Vec<ModelBody>,
+    models: Vec<AgentModel>,
 }
 
 /// One model. Fields known only of loaded ones are null otherwise.
@@ -149,8 +151,10 @@ impl From<ModelStatus> for ModelBody {
 
 /// All models, loaded or not.
 pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelList> {
-    let data = state.models().statuses().into_iter().map(ModelBody::from).collect();
-    Json(ModelList { object: "list", data })
+    let statuses = state.models().statuses();
+    let models = agents::models(&statuses);
+    let data = statuses.into_iter().map(ModelBody::from).collect();
+    Json(ModelList { object: "list", data, models })
 }
 
 /// The model with this name or alias.

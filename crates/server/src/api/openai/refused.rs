@@ -63,11 +63,7 @@ pub(crate) const CHAT: &[Row] = &[
     ("best_of", one),
     ("chat_template", nothing),
     ("echo", no),
-    ("function_call", choice_of_none),
-    ("functions", empty),
     ("modalities", only_text),
-    ("store", no),
-    ("verbosity", medium),
     ("web_search_options", nothing),
 ];
 
@@ -148,14 +144,6 @@ fn one(value: &Value) -> Result<(), &'static str> {
     is(value.as_f64() == Some(1.0), "1")
 }
 
-fn medium(value: &Value) -> Result<(), &'static str> {
-    is(value == "medium", "\"medium\"")
-}
-
-fn choice_of_none(value: &Value) -> Result<(), &'static str> {
-    is(value == "none", "\"none\"")
-}
-
 fn only_text(value: &Value) -> Result<(), &'static str> {
     let is_text = value.as_array().is_some_and(|list| list.iter().all(|kind| kind == "text"));
     is(is_text, "[\"text\"]")
@@ -190,7 +178,7 @@ mod tests {
         };
         check("{}", None);
         check(r#"{"unknown": {"a": [1]}, "user": "u", "metadata": {}}"#, None);
-        check(r#"{"audio": null, "store": false, "modalities": ["text"]}"#, None);
+        check(r#"{"audio": null, "echo": false, "modalities": ["text"]}"#, None);
         check(r#"{"audio": {"voice": "x"}}"#, Some("audio"));
         check(r#"{"modalities": ["text", "audio"]}"#, Some("modalities"));
         check(r#"{"web_search_options": {}}"#, Some("web_search_options"));

@@ -1,74 +1,61 @@
 //! Requests of `/v1/responses`.
-//!
-//! Nothing is stored, so what refers to earlier responses is refused. Reasoning comes back in plain
-//! text, so a wish for its encrypted form needs no answer and is taken without effect.
 
-use std::collections::HashMap;
-
-use realizar_runtime::template::{Content, Message};
-use serde_json::{Map, Value, json};
-
+use super::items::{self, ItemReader};
+use super::tools::{self, ToolNames};
 use crate::chat::conversation::{ConversationRequest, ReasoningRequest};
-use crate::chat::tools::{FunctionAt, ToolRequest};
 use crate::fields::{Fields, InvalidRequest, objects, show};
 use crate::ignored::{Api, is_ignored};
+use realizar_runtime::template::Message;
+use serde_json::{Map, Value, json};
 
 /// What a request asks for, and what the response repeats of it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResponsesRequest {
     /// The conversation to continue with.
     pub conversation: ConversationRequest,
+    /// How long answers should be: `low`, `medium` or `high`.
+    pub verbosity: Option<String>,
+    /// The tools that lie in namespaces.
+    pub tool_names: ToolNames,
+    /// Whether the response is to be kept.
+    pub store: bool,
     /// Members of every response object.
     pub echo: Map<String, Value>,
 }
 
-/// Reads a request.
+/// Reads a request. `earlier` are the items of the response that it continues, if it names one.
 ///
-/// Fails, naming the parameter, on what is malformed and on what is not supported: stored
-/// responses, work in the background, tools that run on OpenAI's side, input that is not text.
-pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, InvalidRequest> {
+/// Fails, naming the parameter, on what is malformed and on what is not supported: conversations
+/// and prompts that OpenAI keeps, work in the background, input that is not text.
+pub fn read_request(
+    body: &Map<String, Value>,
+    earlier: &[Value],
+) -> Result<ResponsesRequest, InvalidRequest> {
     let fields = Fields::root(body);
-    fields.refuse(&[
-        "previous_response_id",
-        "conversation",
-        "prompt",
-        "max_tool_calls",
-        "context_management",
-        "moderation",
-    ])?;
-    for key in ["background", "store"] {
-        if fields.bool(key)? == Some(true) {
-            return Err(InvalidRequest::unsupported(key, "true", "false"));
-        }
-    }
-    fields.only("truncation", &[json!("disabled"), json!("auto")])?;
-    fields.only("top_logprobs", &[json!(0)])?;
-    fields.object("metadata")?;
-    for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
-        if !value.as_str().is_some_and(|v| is_ignored(Api::Responses, "include[]", v)) {
-            let path = format!("include[{idx}]");
-            let accepted = "\"reasoning.encrypted_content\"";
-            return Err(InvalidRequest::unsupported(path, show(value), accepted));
-        }
-    }
+    check(&fields)?;
     let model = fields.require_str("model")?.to_owned();
-    let mut messages = Vec::new();
-    if let Some(instructions) = fields.str("instructions")? {
-        messages.push(Message::new("system", instructions));
-    }
+    let mut items = objects(earlier, "previous_response_id")?;
+    let mut text = None;
     match fields.require("input")? {
-        Value::String(text) => messages.push(Message::new("user", text.as_str())),
-        Value::Array(items) => {
-            let mut reader = ItemReader { messages, ..ItemReader::default() };
-            for item in objects(items, "input")? {
-                reader.read(&item)?;
-            }
-            messages = reader.finish();
-        }
+        Value::String(input) => text = Some(Message::new("user", input.as_str())),
+        Value::Array(input) => items.extend(objects(input, "input")?),
         value => return Err(InvalidRequest::value("input", "a string or an array", value)),
     }
-    let tools = ToolRequest::read(&fields, FunctionAt::Itself)?;
+    let instructions = fields.str("instructions")?;
+    let instructions = instructions.map(|text| Message::new("system", text));
+    let mut reader = ItemReader::after(instructions.into_iter().collect());
+    let mut additional = Vec::new();
+    for item in items {
+        reader.read(&item)?;
+        if items::kind(&item)? == "additional_tools" {
+            additional.push(item);
+        }
+    }
+    let mut messages = reader.finish();
+    messages.extend(text);
+    let (tools, tool_names) = tools::read(&fields, &additional)?;
     let reasoning = reasoning(&fields)?;
+    let (response_format, verbosity) = text_options(&fields)?;
     let conversation = ConversationRequest {
         model,
         messages,
@@ -80,31 +67,67 @@ pub fn read_request(body: &Map<String, Value>) -> Result<ResponsesRequest, Inval
         top_k: fields.count("top_k")?,
         stop: Vec::new(),
         stream: fields.bool("stream")?.unwrap_or(false),
-        response_format: text_format(&fields)?,
+        response_format,
         reasoning,
         user: fields.str("user")?.map(str::to_owned),
     };
-    let echo = echo(&fields, &conversation);
-    Ok(ResponsesRequest { conversation, echo })
+    let store = fields.bool("store")?.unwrap_or(true);
+    let echo = echo(&fields, &conversation, store);
+    Ok(ResponsesRequest { conversation, verbosity, tool_names, store, echo })
+}
+
+/// Checks the parameters that ask for nothing here, or for what the server does not have.
+fn check(fields: &Fields<'_>) -> Result<(), InvalidRequest> {
+    fields.refuse(&["conversation", "prompt", "context_management", "moderation"])?;
+    if fields.bool("background")? == Some(true) {
+        return Err(InvalidRequest::unsupported("background", "true", "false"));
+    }
+    fields.only("truncation", &[json!("disabled"), json!("auto")])?;
+    fields.only("top_logprobs", &[json!(0)])?;
+    fields.object("metadata")?;
+    fields.str("previous_response_id")?;
+    // It limits the tools that a server runs, and this one runs none.
+    if fields.count("max_tool_calls")? == Some(0) {
+        let found = &json!(0);
+        return Err(InvalidRequest::value("max_tool_calls", "a number above 0", found));
+    }
+    for (idx, value) in fields.array("include")?.unwrap_or_default().iter().enumerate() {
+        if !value.as_str().is_some_and(|v| is_ignored(Api::Responses, "include[]", v)) {
+            let path = format!("include[{idx}]");
+            let accepted = "\"reasoning.encrypted_content\"";
+            return Err(InvalidRequest::unsupported(path, show(value), accepted));
+        }
+    }
+    // All else in it is a hint; this asks for no answer.
+    if let Some(options) = fields.object("prompt_cache_options")?
+        && options.bool("prewarm")? == Some(true)
+    {
+        return Err(InvalidRequest::unsupported(options.path("prewarm"), "true", "false"));
+    }
+    Ok(())
 }
 
 /// What a response repeats of its request, with the defaults of what was not said, but for sampling: its defaults are
 /// those of the model.
-fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, Value> {
+fn echo(
+    fields: &Fields<'_>,
+    conversation: &ConversationRequest,
+    store: bool,
+) -> Map<String, Value> {
     let or = |key: &str, default: Value| fields.get(key).cloned().unwrap_or(default);
     let effort = &conversation.reasoning.effort;
     let members = [
         ("background", json!(false)),
         ("instructions", or("instructions", Value::Null)),
         ("max_output_tokens", or("max_output_tokens", Value::Null)),
-        ("max_tool_calls", Value::Null),
+        ("max_tool_calls", or("max_tool_calls", Value::Null)),
         ("metadata", or("metadata", json!({}))),
         ("model", json!(conversation.model)),
         ("parallel_tool_calls", json!(conversation.tools.parallel)),
-        ("previous_response_id", Value::Null),
+        ("previous_response_id", or("previous_response_id", Value::Null)),
         ("reasoning", json!({"effort": effort, "summary": null})),
         ("service_tier", json!("default")),
-        ("store", json!(false)),
+        ("store", json!(store)),
         ("text", or("text", json!({"format": {"type": "text"}}))),
         ("tool_choice", or("tool_choice", json!("auto"))),
         ("tools", or("tools", json!([]))),
@@ -118,143 +141,20 @@ fn echo(fields: &Fields<'_>, conversation: &ConversationRequest) -> Map<String, 
     echo
 }
 
-/// Turns items into messages. What the assistant did between two other messages is one message:
-/// its reasoning, its text and its calls.
-#[derive(Default)]
-struct ItemReader {
-    messages: Vec<Message>,
-    assistant: Option<Message>,     // that items still add to
-    names: HashMap<String, String>, // of the functions of earlier calls, by id
+/// How long answers should be.
+const VERBOSITIES: [&str; 3] = ["low", "medium", "high"];
+
+/// `text.format` as the chat API's `response_format`, and `text.verbosity`.
+fn text_options(fields: &Fields<'_>) -> Result<(Option<Value>, Option<String>), InvalidRequest> {
+    let Some(text) = fields.object("text")? else { return Ok((None, None)) };
+    text.only("verbosity", &VERBOSITIES.map(Value::from))?;
+    let verbosity = text.str("verbosity")?.map(str::to_owned);
+    let format = text.object("format")?.map(|format| text_format(&format)).transpose()?;
+    Ok((format.flatten(), verbosity))
 }
 
-impl ItemReader {
-    fn finish(mut self) -> Vec<Message> {
-        self.close();
-        self.messages
-    }
-
-    fn close(&mut self) {
-        self.messages.extend(self.assistant.take());
-    }
-
-    /// The assistant's message, begun if there is none.
-    fn assistant(&mut self) -> &mut Message {
-        self.assistant.get_or_insert_with(|| Message {
-            role: "assistant".to_owned(),
-            content: Some(Content::Null),
-            fields: Map::new(),
-        })
-    }
-
-    fn read(&mut self, item: &Fields<'_>) -> Result<(), InvalidRequest> {
-        match item.str("type")?.unwrap_or("message") {
-            "message" => self.message(item),
-            "reasoning" => self.reasoning(item),
-            "function_call" => self.function_call(item),
-            "function_call_output" => {
-                let id = item.require_str("call_id")?;
-                let output = text(item.require("output")?, &item.path("output"), TEXT)?;
-                self.close();
-                let mut message = Message::new("tool", output);
-                message.fields.insert("tool_call_id".to_owned(), json!(id));
-                if let Some(name) = self.names.get(id) {
-                    message.fields.insert("name".to_owned(), json!(name));
-                }
-                self.messages.push(message);
-                Ok(())
-            }
-            other => {
-                let found = format!("an item of the type {other:?}");
-                let accepted = "messages, reasoning, function calls and their outputs";
-                Err(InvalidRequest::unsupported(item.path("type"), found, accepted))
-            }
-        }
-    }
-
-    fn message(&mut self, item: &Fields<'_>) -> Result<(), InvalidRequest> {
-        let role = item.require_str("role")?;
-        let content = text(item.require("content")?, &item.path("content"), TEXT)?;
-        match role {
-            "user" | "system" | "developer" => {
-                self.close();
-                self.messages.push(Message::new(role, content));
-            }
-            "assistant" => {
-                // Text after text or calls is another message.
-                let follows = self.assistant.as_ref().is_some_and(|message| {
-                    message.content != Some(Content::Null)
-                        || message.fields.contains_key("tool_calls")
-                });
-                if follows {
-                    self.close();
-                }
-                self.assistant().content = Some(Content::Text(content));
-            }
-            other => {
-                let expected = "\"user\", \"assistant\", \"system\" or \"developer\"";
-                return Err(InvalidRequest::value(item.path("role"), expected, &json!(other)));
-            }
-        }
-        Ok(())
-    }
-
-    fn reasoning(&mut self, item: &Fields<'_>) -> Result<(), InvalidRequest> {
-        let read = |key: &str| match item.get(key) {
-            None => Ok(String::new()),
-            Some(value) => text(value, &item.path(key), &["reasoning_text", "summary_text"]),
-        };
-        let (content, summary) = (read("content")?, read("summary")?);
-        let reasoning = if content.is_empty() { summary } else { content };
-        self.close();
-        if !reasoning.is_empty() {
-            let fields = &mut self.assistant().fields;
-            fields.insert("reasoning_content".to_owned(), json!(reasoning));
-        }
-        Ok(())
-    }
-
-    fn function_call(&mut self, item: &Fields<'_>) -> Result<(), InvalidRequest> {
-        let (id, name) = (item.require_str("call_id")?, item.require_str("name")?);
-        let arguments = item.require_str("arguments")?;
-        self.names.insert(id.to_owned(), name.to_owned());
-        let function = json!({"name": name, "arguments": arguments});
-        let call = json!({"id": id, "type": "function", "function": function});
-        let calls = self.assistant().fields.entry("tool_calls").or_insert_with(|| json!([]));
-        if let Value::Array(calls) = calls {
-            calls.push(call);
-        }
-        Ok(())
-    }
-}
-
-/// The types of parts that are text.
-const TEXT: &[&str] = &["input_text", "output_text", "text", "refusal"];
-
-/// A string, or the text of parts of these types.
-fn text(value: &Value, path: &str, types: &[&str]) -> Result<String, InvalidRequest> {
-    let parts = match value {
-        Value::String(text) => return Ok(text.clone()),
-        Value::Array(parts) => objects(parts, path)?,
-        value => return Err(InvalidRequest::value(path, "a string or an array", value)),
-    };
-    let mut texts = Vec::new();
-    for part in &parts {
-        let kind = part.require_str("type")?;
-        if !types.contains(&kind) {
-            let found = format!("content of the type {kind:?}");
-            let accepted = types.join(", ");
-            return Err(InvalidRequest::unsupported(part.path("type"), found, accepted));
-        }
-        texts.push(part.require_str(if kind == "refusal" { "refusal" } else { "text" })?);
-    }
-    Ok(texts.join("\n"))
-}
-
-/// `text.format` as the chat API's `response_format`.
-fn text_format(fields: &Fields<'_>) -> Result<Option<Value>, InvalidRequest> {
-    let Some(text) = fields.object("text")? else { return Ok(None) };
-    text.only("verbosity", &[json!("medium")])?;
-    let Some(format) = text.object("format")? else { return Ok(None) };
+/// A format of text as the chat API's `response_format`.
+fn text_format(format: &Fields<'_>) -> Result<Option<Value>, InvalidRequest> {
     match format.require_str("type")? {
         "text" => Ok(None),
         "json_object" => Ok(Some(json!({"type": "json_object"}))),
@@ -284,10 +184,11 @@ fn reasoning(fields: &Fields<'_>) -> Result<ReasoningRequest, InvalidRequest> {
     let Some(reasoning) = fields.object("reasoning")? else {
         return Ok(ReasoningRequest::default());
     };
-    // The reasoning itself is given, which "auto" allows.
     for key in ["summary", "generate_summary"] {
-        reasoning.only(key, &[json!("auto")])?;
+        reasoning.only(key, &["auto", "concise", "detailed", "none"].map(Value::from))?;
     }
+    reasoning.only("context", &["auto", "current_turn", "all_turns"].map(Value::from))?;
+    reasoning.only("mode", &[json!("standard")])?;
     let effort = reasoning.str("effort")?.map(str::to_owned);
     let enabled = (effort.as_deref() == Some("none")).then_some(false);
     Ok(ReasoningRequest { enabled, budget_tokens: None, effort })
@@ -296,7 +197,7 @@ fn reasoning(fields: &Fields<'_>) -> Result<ReasoningRequest, InvalidRequest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::tools::{Function, ToolChoice, ToolInput};
+    use crate::chat::tools::{Function, ToolChoice, ToolInput, ToolRequest};
 
     /// A request with these members beside the required ones.
     fn read(members: &Value) -> Result<ResponsesRequest, InvalidRequest> {
@@ -304,7 +205,7 @@ mod tests {
         for (key, value) in members.as_object().unwrap() {
             body[key] = value.clone();
         }
-        read_request(body.as_object().unwrap())
+        read_request(body.as_object().unwrap(), &[])
     }
 
     #[test]
@@ -366,49 +267,46 @@ mod tests {
     }
 
     #[test]
-    fn items_become_messages() {
-        let check = |input: Value, want: Value| {
-            let request = read(&json!({"input": input})).unwrap();
-            assert_eq!(json!(request.conversation.messages), want);
-        };
-        let call = |id: &str, name: &str| {
-            json!({"type": "function_call", "id": "fc", "call_id": id, "name": name,
-                   "arguments": "{\"a\":1}", "status": "completed"})
-        };
-        let chat_call = |id: &str, name: &str| {
-            json!({"id": id, "type": "function",
-                   "function": {"name": name, "arguments": "{\"a\":1}"}})
-        };
-        check(
-            json!([
-                {"role": "developer", "content": "d"},
-                {"type": "message", "role": "user", "content": [
-                    {"type": "input_text", "text": "a"}, {"type": "input_text", "text": "b"}]},
-                {"type": "reasoning", "id": "rs", "summary": [],
-                 "content": [{"type": "reasoning_text", "text": "hm"}]},
-                {"type": "message", "role": "assistant", "id": "msg", "status": "completed",
-                 "content": [{"type": "output_text", "text": "c", "annotations": []}]},
-                call("1", "f"),
-                call("2", "g"),
-                {"type": "function_call_output", "call_id": "1", "output": "r"},
-                {"type": "function_call_output", "call_id": "2",
-                 "output": [{"type": "input_text", "text": "s"}]},
-                call("3", "f"),
-                {"role": "assistant", "content": "e"},
-                {"role": "assistant", "content": "f"},
-            ]),
-            json!([
-                {"role": "developer", "content": "d"},
-                {"role": "user", "content": "a\nb"},
-                {"role": "assistant", "content": "c", "reasoning_content": "hm",
-                 "tool_calls": [chat_call("1", "f"), chat_call("2", "g")]},
-                {"role": "tool", "content": "r", "tool_call_id": "1", "name": "f"},
-                {"role": "tool", "content": "s", "tool_call_id": "2", "name": "g"},
-                {"role": "assistant", "content": null, "tool_calls": [chat_call("3", "f")]},
-                {"role": "assistant", "content": "e"},
-                {"role": "assistant", "content": "f"},
-            ]),
+    fn a_response_is_continued_with_new_instructions() {
+        let body = json!({"model": "m", "input": "more", "instructions": "new",
+                          "previous_response_id": "resp_1"});
+        let earlier = [
+            json!({"type": "message", "role": "user", "content": "hi"}),
+            json!({"type": "message", "role": "assistant", "content": "hello"}),
+        ];
+        let request = read_request(body.as_object().unwrap(), &earlier).unwrap();
+        let want = [("system", "new"), ("user", "hi"), ("assistant", "hello"), ("user", "more")];
+        assert_eq!(
+            request.conversation.messages,
+            want.map(|(role, text)| Message::new(role, text))
         );
+        assert_eq!(request.echo["previous_response_id"], "resp_1");
+    }
+
+    #[test]
+    fn responses_are_kept_unless_told_otherwise() {
+        for (store, want) in [(Value::Null, true), (json!(true), true), (json!(false), false)] {
+            let request = read(&json!({"store": store})).unwrap();
+            assert_eq!((request.store, &request.echo["store"]), (want, &json!(want)));
+        }
+    }
+
+    #[test]
+    fn hints_are_taken() {
+        for verbosity in VERBOSITIES {
+            let request = read(&json!({"text": {"verbosity": verbosity}})).unwrap();
+            assert_eq!(request.verbosity.as_deref(), Some(verbosity));
+        }
+        let hints = json!({
+            "reasoning": {"summary": "concise", "generate_summary": "none", "context": "all_turns",
+                          "mode": "standard"},
+            "include": ["reasoning.encrypted_content", "web_search_call.action.sources"],
+            "max_tool_calls": 3, "prompt_cache_key": "k", "service_tier": "flex",
+            "prompt_cache_options": {"ttl": "30m"}, "client_metadata": {"session": "s"},
+        });
+        let request = read(&hints).unwrap();
+        assert_eq!(request.echo["max_tool_calls"], 3);
+        assert_eq!(request.echo["service_tier"], "default");
     }
 
     #[test]
@@ -421,14 +319,17 @@ mod tests {
         check(json!({"model": null}), "model", "required");
         check(json!({"input": null}), "input", "required");
         check(json!({"input": 1}), "input", "a string");
-        check(json!({"previous_response_id": "r"}), "previous_response_id", "not supported");
+        check(json!({"previous_response_id": 1}), "previous_response_id", "a string");
         check(json!({"conversation": "c"}), "conversation", "not supported");
         check(json!({"background": true}), "background", "true is not supported");
-        check(json!({"store": true}), "store", "true is not supported");
+        check(json!({"store": 1}), "store", "true or false");
+        check(json!({"max_tool_calls": 0}), "max_tool_calls", "above 0");
+        let prewarm = json!({"prompt_cache_options": {"prewarm": true}});
+        check(prewarm, "prompt_cache_options.prewarm", "true is not supported");
         check(json!({"truncation": "some"}), "truncation", "\"some\" is not");
-        check(json!({"include": ["file_search_call.results"]}), "include[0]", "file_search");
+        check(json!({"include": ["message.output_text.logprobs"]}), "include[0]", "logprobs");
         check(json!({"top_logprobs": 3}), "top_logprobs", "3 is not");
-        check(json!({"text": {"verbosity": "low"}}), "text.verbosity", "\"low\"");
+        check(json!({"text": {"verbosity": "mute"}}), "text.verbosity", "\"mute\"");
         check(json!({"text": {"format": {"type": "xml"}}}), "text.format.type", "\"xml\"");
         check(
             json!({"text": {"format": {"type": "json_schema"}}}),
@@ -442,12 +343,8 @@ mod tests {
             check(json!({"text": {"format": format}}), &format!("text.format.{name}"), want);
         }
         check(json!({"metadata": 1}), "metadata", "an object");
-        check(json!({"reasoning": {"summary": "detailed"}}), "reasoning.summary", "detailed");
-        check(
-            json!({"tools": [{"type": "web_surf"}]}),
-            "tools[0].type",
-            "the tool type \"web_surf\"",
-        );
+        check(json!({"reasoning": {"summary": "long"}}), "reasoning.summary", "long");
+        check(json!({"reasoning": {"mode": "pro"}}), "reasoning.mode", "pro");
         check(json!({"tools": [{"type": "function"}]}), "tools[0].name", "required");
         check(json!({"tool_choice": "required"}), "tool_choice", "tools");
         check(
@@ -455,19 +352,7 @@ mod tests {
             "tool_choice.name",
             "function in tools",
         );
-        check(json!({"tool_choice": {"type": "mcp"}}), "tool_choice.type", "mcp");
-        let input = |item: Value| json!({"input": [{"role": "user", "content": "a"}, item]});
-        check(input(json!({"type": "item_reference", "id": "x"})), "input[1].type", "reference");
-        check(input(json!({"role": "tool", "content": "x"})), "input[1].role", "\"user\"");
-        check(
-            input(json!({"role": "user", "content": [{"type": "input_image"}]})),
-            "input[1].content[0].type",
-            "\"input_image\"",
-        );
-        check(
-            input(json!({"type": "function_call", "call_id": "1", "name": "f"})),
-            "input[1].arguments",
-            "required",
-        );
+        let item = json!({"type": "item_reference", "id": "x"});
+        check(json!({"input": [item]}), "input[0].type", "reference");
     }
 }

@@ -3,11 +3,12 @@
 //! Each part of an answer is one output item: reasoning, a message, or a function call. The events
 //! of a stream carry sequence numbers and repeat finished items whole; the last has the response.
 
-use serde_json::{Map, Value, json};
-
+use super::tools::ToolNames;
 use crate::chat::conversation::{Answer, AnswerPart, EndReason, StreamEvent, TokenUsage};
 use crate::chat::parser::ChatDelta;
+use crate::chat::tools::CallKind;
 use crate::ids;
+use serde_json::{Map, Value, json};
 
 /// What is known of a response before its answer.
 #[derive(Clone, Debug)]
@@ -18,6 +19,8 @@ pub struct ResponseHead {
     pub created_at: u64,
     /// What it repeats of the request: [`super::ResponsesRequest::echo`].
     pub echo: Map<String, Value>,
+    /// The tools that lie in namespaces.
+    pub tool_names: ToolNames,
 }
 
 impl ResponseHead {
@@ -54,7 +57,7 @@ pub fn response(head: &ResponseHead, answer: &Answer, end: &EndReason, usage: To
     let output: Vec<Value> = items
         .map(|(idx, part)| {
             let status = if idx == last { status(end) } else { "completed" };
-            Item::of(part).json(part, status)
+            Item::of(part).json(part, status, &head.tool_names)
         })
         .collect();
     head.ended(&output, end, usage)
@@ -90,13 +93,14 @@ impl Item {
         let prefix = match part {
             AnswerPart::Reasoning(_) => "rs_",
             AnswerPart::Content(_) => "msg_",
-            AnswerPart::ToolCall { .. } => "fc_",
+            AnswerPart::ToolCall { kind: CallKind::Function, .. } => "fc_",
+            AnswerPart::ToolCall { kind: CallKind::Custom, .. } => "ctc_",
         };
         Self { id: ids::new(prefix) }
     }
 
     /// The item as it is at its end.
-    fn json(&self, part: &AnswerPart, status: &str) -> Value {
+    fn json(&self, part: &AnswerPart, status: &str, names: &ToolNames) -> Value {
         match part {
             AnswerPart::Reasoning(_) => json!({
                 "id": self.id, "type": "reasoning", "status": status, "summary": [],
@@ -106,20 +110,27 @@ impl Item {
                 "id": self.id, "type": "message", "status": status, "role": "assistant",
                 "content": [content_json(part)],
             }),
-            AnswerPart::ToolCall { id, name, arguments, .. } => json!({
-                "id": self.id, "type": "function_call", "status": status, "call_id": id,
-                "name": name, "arguments": arguments,
-            }),
+            AnswerPart::ToolCall { id, name, arguments, kind } => {
+                let (ty, member) = match kind {
+                    CallKind::Function => ("function_call", "arguments"),
+                    CallKind::Custom => ("custom_tool_call", "input"),
+                };
+                let mut item = json!({
+                    "id": self.id, "type": ty, "status": status, "call_id": id, member: arguments,
+                });
+                names.name_into(name, &mut item);
+                item
+            }
         }
     }
 
     /// The item before it has any content.
-    fn empty_json(&self, part: &AnswerPart) -> Value {
-        let mut item = self.json(part, "in_progress");
-        if matches!(part, AnswerPart::ToolCall { .. }) {
-            item["arguments"] = json!("");
-        } else {
-            item["content"] = json!([]);
+    fn empty_json(&self, part: &AnswerPart, names: &ToolNames) -> Value {
+        let mut item = self.json(part, "in_progress", names);
+        match part {
+            AnswerPart::ToolCall { kind: CallKind::Function, .. } => item["arguments"] = json!(""),
+            AnswerPart::ToolCall { kind: CallKind::Custom, .. } => item["input"] = json!(""),
+            AnswerPart::Reasoning(_) | AnswerPart::Content(_) => item["content"] = json!([]),
         }
         item
     }
@@ -215,7 +226,7 @@ impl ResponseStream {
         self.close("completed", events);
         let item = Item::of(&part);
         let output_index = self.output.len();
-        let added = json!({"output_index": output_index, "item": item.empty_json(&part)});
+        let added = json!({"output_index": output_index, "item": item.empty_json(&part, &self.head.tool_names)});
         self.event("response.output_item.added", added, events);
         if !matches!(part, AnswerPart::ToolCall { .. }) {
             let data = json!({
@@ -244,9 +255,12 @@ impl ResponseStream {
                 data["logprobs"] = json!([]);
                 "response.output_text.delta"
             }
-            AnswerPart::ToolCall { arguments, .. } => {
+            AnswerPart::ToolCall { arguments, kind, .. } => {
                 arguments.push_str(text);
-                "response.function_call_arguments.delta"
+                match kind {
+                    CallKind::Function => "response.function_call_arguments.delta",
+                    CallKind::Custom => "response.custom_tool_call_input.delta",
+                }
             }
         };
         data["delta"] = json!(text);
@@ -270,10 +284,14 @@ impl ResponseStream {
                 data["logprobs"] = json!([]);
                 "response.output_text.done"
             }
-            AnswerPart::ToolCall { name, arguments, .. } => {
-                data["name"] = json!(name);
+            AnswerPart::ToolCall { name, arguments, kind: CallKind::Function, .. } => {
+                data["name"] = json!(self.head.tool_names.name(name));
                 data["arguments"] = json!(arguments);
                 "response.function_call_arguments.done"
+            }
+            AnswerPart::ToolCall { arguments, kind: CallKind::Custom, .. } => {
+                data["input"] = json!(arguments);
+                "response.custom_tool_call_input.done"
             }
         };
         self.event(name, data, events);
@@ -284,7 +302,7 @@ impl ResponseStream {
             });
             self.event("response.content_part.done", data, events);
         }
-        let item = item.json(&part, status);
+        let item = item.json(&part, status, &self.head.tool_names);
         let data = json!({"output_index": output_index, "item": item});
         self.event("response.output_item.done", data, events);
         self.output.push(item);
@@ -305,14 +323,15 @@ impl ResponseStream {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::chat::tools::CallKind;
+    use crate::api::responses::read_request;
 
     const USAGE: TokenUsage = TokenUsage { prompt: 10, cached: 4, generated: 7, reasoning: 2 };
 
     fn head() -> ResponseHead {
         let echo = json!({"model": "m", "store": false});
         let Value::Object(echo) = echo else { unreachable!() };
-        ResponseHead { id: "resp_1".to_owned(), created_at: 5, echo }
+        let tool_names = ToolNames::default();
+        ResponseHead { id: "resp_1".to_owned(), created_at: 5, echo, tool_names }
     }
 
     fn deltas() -> Vec<ChatDelta> {
@@ -504,6 +523,68 @@ mod tests {
         // An item has one id in all its events.
         let ids: Vec<&Value> = events[3..8].iter().map(|event| &event.data["item_id"]).collect();
         assert!(ids.iter().all(|&id| *id == events[8].data["item"]["id"]));
+    }
+
+    #[test]
+    fn calls_are_named_as_the_request_names_them() {
+        let function = json!({"type": "function", "name": "f"});
+        let custom = json!({"type": "custom", "name": "c"});
+        let group = json!({"type": "namespace", "name": "g", "tools": [function, custom]});
+        let body = json!({"model": "m", "input": "x", "tools": [custom, group]});
+        let request = read_request(body.as_object().unwrap(), &[]).unwrap();
+        let head = || ResponseHead { tool_names: request.tool_names.clone(), ..head() };
+        let check = |name: &str, kind: CallKind, prefix: &str, want: Value, done: Value| {
+            let (index, id) = (0, "call_1".to_owned());
+            let start = ChatDelta::ToolCallStart { index, id, name: name.to_owned(), kind };
+            let pieces = ["a ", "b"]
+                .map(|text| ChatDelta::ToolCallArguments { index, text: text.to_owned() });
+            let deltas: Vec<ChatDelta> = [start].into_iter().chain(pieces).collect();
+            let answer: Answer = deltas.iter().cloned().collect();
+            let whole = response(&head(), &answer, &EndReason::End, USAGE);
+            assert_eq!(without_ids(&whole["output"]), json!([want]));
+            let mut stream = ResponseStream::new(head());
+            let mut events: Vec<StreamEvent> =
+                deltas.iter().flat_map(|delta| stream.delta(delta)).collect();
+            events.extend(stream.finish(&EndReason::End, USAGE));
+            let names: Vec<&str> = events.iter().map(|event| event.event).collect();
+            let own = |what: &str| format!("response.{prefix}.{what}");
+            let (delta, done_name) = (own("delta"), own("done"));
+            let want_names = [
+                "response.output_item.added",
+                delta.as_str(),
+                delta.as_str(),
+                done_name.as_str(),
+                "response.output_item.done",
+                "response.completed",
+            ];
+            assert_eq!(names, want_names);
+            let mut begun = want.clone();
+            begun["status"] = json!("in_progress");
+            let member = if kind == CallKind::Custom { "input" } else { "arguments" };
+            begun[member] = json!("");
+            assert_eq!(without_ids(&events[0].data["item"]), begun);
+            assert_eq!(events[1].data["delta"], "a ");
+            for (key, value) in done.as_object().unwrap() {
+                assert_eq!(events[3].data[key], *value);
+            }
+            assert_eq!(without_ids(&events[4].data["item"]), want);
+        };
+        let (custom, function) = ("custom_tool_call_input", "function_call_arguments");
+        let call = |ty: &str, name: &str, more: Value| {
+            let id = if ty == "custom_tool_call" { "ctc" } else { "fc" };
+            let mut item = json!({"id": id, "type": ty, "status": "completed", "call_id": "call_1",
+                                  "name": name});
+            for (key, value) in more.as_object().unwrap() {
+                item[key] = value.clone();
+            }
+            item
+        };
+        let want = call("custom_tool_call", "c", json!({"input": "a b"}));
+        check("c", CallKind::Custom, custom, want, json!({"input": "a b"}));
+        let want = call("custom_tool_call", "c", json!({"input": "a b", "namespace": "g"}));
+        check("g__c", CallKind::Custom, custom, want, json!({"input": "a b"}));
+        let want = call("function_call", "f", json!({"arguments": "a b", "namespace": "g"}));
+        check("g__f", CallKind::Function, function, want, json!({"arguments": "a b", "name": "f"}));
     }
 
     #[test]

@@ -28,4 +28,4 @@ pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;
 pub use ids::{CallIds, IdStyle};
 pub use request::{CallKind, Function, TextGrammar, ToolChoice, ToolInput, ToolRequest};
-pub(crate) use request::{FunctionAt, INPUT};
+pub(crate) use request::{FunctionAt, INPUT, MAX_NAME_LEN, in_name};

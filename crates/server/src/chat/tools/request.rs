@@ -8,7 +8,7 @@ use crate::fields::{Fields, InvalidRequest};
 use crate::ignored::{Api, is_ignored};
 
 /// The longest name of a function.
-const MAX_NAME_LEN: usize = 128;
+pub(crate) const MAX_NAME_LEN: usize = 128;
 
 /// The only parameter of a custom tool, as templates and formats see it.
 pub(crate) const INPUT: &str = "input";
@@ -254,7 +254,7 @@ impl ToolRequest {
                     }
                     kind => {
                         let found = format!("the choice {kind:?}");
-                        let accepted = "\"function\", \"allowed_tools\"";
+                        let accepted = "\"function\", \"custom\", \"allowed_tools\"";
                         return Err(InvalidRequest::unsupported(
                             choice.path("type"),
                             found,
@@ -470,10 +470,14 @@ impl TextGrammar {
     }
 }
 
+/// Whether a byte may be in the name of a function.
+pub(crate) fn in_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-' | b'.')
+}
+
 fn read_name<'a>(fields: &Fields<'a>) -> Result<&'a str, InvalidRequest> {
     let name = fields.require_str("name")?;
-    let ok = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-' | b'.');
-    if name.is_empty() || name.len() > MAX_NAME_LEN || !name.bytes().all(ok) {
+    if name.is_empty() || name.len() > MAX_NAME_LEN || !name.bytes().all(in_name) {
         let expected = format!("1 to {MAX_NAME_LEN} letters, digits, '_', '-' and '.'");
         return Err(InvalidRequest::value(fields.path("name"), expected, &json!(name)));
     }

@@ -67,12 +67,18 @@ impl Document {
         let path = path.split('?').next().unwrap_or_default();
         let items = self.root["paths"].as_object().expect("paths");
         let item = items.get(path).or_else(|| {
-            let fits = |template: &str| {
-                let (before, after) = template.split_once('{')?;
-                (path.len() > before.len() && path.starts_with(before) && after.ends_with('}'))
-                    .then_some(())
+            let parts = |path: &str| path.split('/').map(str::to_owned).collect::<Vec<_>>();
+            // A name may have slashes, an id has none.
+            let fits = |template: &str| match template.strip_suffix("{name}") {
+                Some(before) => path.len() > before.len() && path.starts_with(before),
+                None => {
+                    let (template, path) = (parts(template), parts(path));
+                    let mut pairs = template.iter().zip(&path);
+                    template.len() == path.len()
+                        && pairs.all(|(part, found)| part.starts_with('{') || part == found)
+                }
             };
-            items.iter().find(|(template, _)| fits(template).is_some()).map(|(_, item)| item)
+            items.iter().find(|(template, _)| fits(template)).map(|(_, item)| item)
         });
         item?.get(method.to_ascii_lowercase())
     }

@@ -124,6 +124,8 @@ const MODELS: &[&str] = &[
     "/tokenize",
     "/v1/chat/completions",
     "/v1/chat/completions/render",
+    "/v1/chat/completions/{id}",
+    "/v1/chat/completions/{id}/messages",
     "/v1/completions",
     "/v1/completions/render",
     "/v1/embeddings",
@@ -133,6 +135,9 @@ const MODELS: &[&str] = &[
     "/v1/models/{name}",
     "/v1/rerank",
     "/v1/responses",
+    "/v1/responses/input_tokens",
+    "/v1/responses/{id}",
+    "/v1/responses/{id}/input_items",
     "/v1/score",
     "/version",
 ];

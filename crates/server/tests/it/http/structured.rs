@@ -270,7 +270,7 @@ fn openai_responses() {
     let answer = server.post("/v1/responses", &streamed);
     assert_eq!(
         (answer.status, &answer.json()["error"]["param"]),
-        (400, &json!("previous_response_id"))
+        (404, &json!("previous_response_id"))
     );
 }
 
