@@ -36,6 +36,25 @@ impl Metadata {
         Ok(())
     }
 
+    /// Sets a key, whose value may be another so far.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        let value = value.into();
+        match self.by_key.get(key) {
+            Some(&i) => self.entries[i].1 = value,
+            None => {
+                self.by_key.insert(key.into(), self.entries.len());
+                self.entries.push((key.into(), value));
+            }
+        }
+    }
+
+    /// Removes a key; its value, if there was one.
+    pub fn remove(&mut self, key: &str) -> Option<Value> {
+        let at = self.by_key.remove(key)?;
+        self.by_key.values_mut().filter(|i| **i > at).for_each(|i| *i -= 1);
+        Some(self.entries.remove(at).1)
+    }
+
     /// The number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -182,6 +201,23 @@ impl Metadata {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_are_set_and_removed() {
+        let mut metadata = Metadata::new("m.gguf".into());
+        for (key, n) in [("a", 1_u32), ("b", 2), ("c", 3)] {
+            metadata.set(key, n);
+        }
+        metadata.set("b", 7_u32);
+        assert_eq!(metadata.remove("a"), Some(Value::U32(1)));
+        assert_eq!(metadata.remove("a"), None);
+        metadata.set("d", 4_u32);
+        let all: Vec<_> = metadata.iter().map(|(key, value)| (key, value.as_int())).collect();
+        assert_eq!(all, [("b", Some(7)), ("c", Some(3)), ("d", Some(4))]);
+        for (key, n) in [("b", 7), ("c", 3), ("d", 4)] {
+            assert_eq!(metadata.u32(key).expect("a number"), Some(n), "{key}");
+        }
+    }
 
     #[test]
     fn getters_convert_or_name_file_and_key() {

@@ -158,6 +158,22 @@ impl Gguf {
         &self.metadata
     }
 
+    /// The metadata, for changes to what was read; the file stays as it is.
+    pub fn metadata_mut(&mut self) -> &mut Metadata {
+        &mut self.metadata
+    }
+
+    /// Gives a tensor another name than the file does. Whether there is one of that name, and none of the other.
+    pub fn rename_tensor(&mut self, name: &str, new: &str) -> bool {
+        if self.by_name.contains_key(new) {
+            return false;
+        }
+        let Some(at) = self.by_name.remove(name) else { return false };
+        self.by_name.insert(new.into(), at);
+        self.tensors[at].name = new.to_owned();
+        true
+    }
+
     /// Descriptions of the tensors, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors

@@ -26,6 +26,21 @@ fn data_of(gguf: &Gguf) -> Vec<Bytes> {
 }
 
 #[test]
+fn a_renamed_tensor_is_found_by_its_new_name() {
+    let mut gguf = Gguf::open(fixture("all-types.gguf")).expect("a golden file");
+    let names: Vec<_> = gguf.tensors().iter().map(|tensor| tensor.name.clone()).collect();
+    let (first, second) = (&names[0], &names[1]);
+    let data = gguf.tensor(first).expect("a tensor").data;
+    // A name that another tensor has is not given twice.
+    assert!(!gguf.rename_tensor(first, second) && !gguf.rename_tensor("none", "new"));
+    assert!(gguf.rename_tensor(first, "new"));
+    assert!(gguf.tensor(first).is_none());
+    let renamed = gguf.tensor("new").expect("a tensor");
+    assert_eq!((renamed.name.as_str(), &renamed.data[..]), ("new", &data[..]));
+    assert_eq!(gguf.tensors()[0].name, "new");
+}
+
+#[test]
 fn a_copy_of_a_golden_gguf_has_the_same_bytes() {
     for name in ["all-types.gguf", "align-64.gguf"] {
         let golden = Gguf::open(fixture(name)).expect("a golden file");
