@@ -61,15 +61,18 @@ pub enum Error {
     },
     /// The architecture is not one of those in the registry.
     #[error(
-        "{}: architecture `{}` is not supported (supported: {known})",
+        "{}: architecture `{}`{} is not supported (supported: {known})",
         path.display(),
-        shown(name)
+        shown(name),
+        shown(relation)
     )]
     UnknownArchitecture {
         /// The file.
         path: PathBuf,
         /// What the file calls it.
         name: String,
+        /// The architecture that it is the text model of, or that of its text model, in words.
+        relation: String,
         /// The names that are known.
         known: String,
     },

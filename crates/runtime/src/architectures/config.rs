@@ -281,7 +281,11 @@ impl Config {
             attn_bias: Bias::None,
             wo_bias: None,
             ffn_bias: Bias::None,
-            tied_head: Some(s.bool_or("tie_word_embeddings", false)?),
+            // Inside other settings, the file may say it only by having no head.
+            tied_head: match s.has("tie_word_embeddings") || !s.is_of_text() {
+                true => Some(s.bool_or("tie_word_embeddings", false)?),
+                false => None,
+            },
             n_predictors: 0,
             per_layer_dim: 0,
             latent: None,

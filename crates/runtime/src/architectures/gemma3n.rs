@@ -269,6 +269,10 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
         ..config.with_windows(|l| window.filter(|_| slides[l]))
     };
     config.ropes.push(local);
+    // Files of Ollama's have the tokens of images and audio at the end of the vocabulary alone.
+    let of_layers = s.gguf().tensor_info("per_layer_token_embd.weight");
+    let n_tokens = of_layers.and_then(|tensor| tensor.shape.first().copied());
+    config.per_layer_tokens = n_tokens.filter(|&n| n < config.vocab_size);
     let config = config.with_layers(|l, layer| {
         layer.gate_cutoff = Some(cutoffs[l]).filter(|cutoff| cutoff.is_finite());
     });

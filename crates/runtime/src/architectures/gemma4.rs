@@ -21,7 +21,7 @@ use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma4",
-    hf_model_types: &["gemma4_text"],
+    hf_model_types: &["gemma4_text", "gemma4_unified_text"],
     hf_names: layer_embeddings::HF_NAMES,
     gguf_names: layer_embeddings::GGUF_NAMES,
     ignored: layer_embeddings::IGNORED,
@@ -48,6 +48,16 @@ const LOCAL_ROPE: HfRopeKeys =
     HfRopeKeys { layer_type: Some("sliding_attention"), ..HfRopeKeys::COMMON };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    // Its class has no embeddings for each layer, and a longer window and context.
+    let s = &match s.str("model_type")? {
+        "gemma4_unified_text" => {
+            s.with_value("hidden_size_per_layer_input", json!(0)).with_defaults([
+                ("max_position_embeddings", json!(262_144)),
+                ("sliding_window", json!(1024)),
+            ])
+        }
+        _ => s.clone(),
+    };
     let s = &s.with_defaults([
         ("tie_word_embeddings", json!(true)),
         ("head_dim", json!(256)),

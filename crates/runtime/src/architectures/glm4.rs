@@ -1,27 +1,53 @@
-//! glm4: GLM-4-0414 and GLM-Z1. GLM-4 with norms also after attention and feed-forward network.
+//! glm4: GLM-4-0414, GLM-Z1, and the text models of GLM-4.1V, GLM-4.6V Flash and GLM-OCR. GLM-4 with norms also after
+//! attention and feed-forward network.
 //!
-//! GLM team, 2025 (GLM-4-0414). Rotated columns are neighbours in files of both formats.
+//! GLM team, 2025 (GLM-4-0414; GLM-4.1V, arXiv:2507.01006). Rotated columns are neighbours in files of both formats. The
+//! text models of those with images have multimodal rotary embeddings (M-RoPE).
 
 use super::{Architecture, Build, glm};
 use crate::Error;
-use crate::architectures::config::Config;
+use crate::architectures::config::{Config, HfKeys};
 use crate::architectures::loader::Bias;
-use crate::checkpoint::GgufSettings;
+use crate::architectures::rope::{HfRopeKeys, Sections};
+use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{RopeStyle, ValueId};
+use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "glm4",
-    hf_model_types: &["glm4"],
+    hf_model_types: &["glm4", "glm4v_text", "glm_ocr_text"],
     hf_names: &[
         ("post_attn_norm", "model.layers.{}.post_self_attn_layernorm"),
         ("post_ffn_norm", "model.layers.{}.post_mlp_layernorm"),
     ],
     gguf_names: &[],
     ignored: &["rotary_emb.inv_freq"],
-    config_from_hf: glm::config_from_hf,
+    config_from_hf,
     config_from_gguf,
     forward,
 };
+
+/// The rope of the text models beside images.
+pub(super) const ROPE_OF_IMAGES: HfRopeKeys = HfRopeKeys {
+    partial: Some(1.0),
+    sections: Some(Sections { sizes: [8, 12, 12], interleaved: false }),
+    ..HfRopeKeys::COMMON
+};
+
+fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
+    let attn_bias = match s.str("model_type")? {
+        "glm4v_text" => Bias::Required,
+        "glm_ocr_text" => Bias::None,
+        _ => return glm::config_from_hf(s),
+    };
+    let s = s.with_defaults([
+        ("max_position_embeddings", json!(32_768)),
+        ("num_key_value_heads", json!(2)),
+        ("rms_norm_eps", json!(1e-5)),
+    ]);
+    let keys = HfKeys { rope: ROPE_OF_IMAGES, ..HfKeys::COMMON };
+    Ok(Config { attn_bias, ..Config::from_hf(&s, &keys)? })
+}
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     if s.opt_usize("nextn_predict_layers")?.is_some_and(|n| n > 0) {
@@ -36,6 +62,8 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
 fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let c = m.config;
     m.rope_style = RopeStyle::Interleaved;
+    // Layers that predict further tokens.
+    m.weights.ignore_layers_from(c.layers.len());
     let tok_embed = m.tok_embed()?;
     let mut x = m.graph.embed(&tok_embed, 1.0);
     m.rope_tables()?;

@@ -1,11 +1,11 @@
-//! glm4moe: GLM 4.5 to 4.7. The first layers are dense, the others have experts, selected by sigmoid scores with a
+//! glm4moe: GLM 4.5 to 4.7, and the text models of GLM-4.5V and GLM-4.6V. The first layers are dense, the others have experts, selected by sigmoid scores with a
 //! bias, and one shared expert. Half of each head is rotated.
 //!
 //! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token looks as the others.
 
 use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts};
 use super::llama::{Shape, decoder};
-use super::{Architecture, Build};
+use super::{Architecture, Build, glm4};
 use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, hf_bias};
 use crate::architectures::loader::Bias;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",
-    hf_model_types: &["glm4_moe"],
+    hf_model_types: &["glm4_moe", "glm4v_moe_text"],
     hf_names: &[
         ("choice_bias", "model.layers.{}.mlp.gate.e_score_correction_bias"),
         ("shared.w_gate", "model.layers.{}.mlp.shared_experts.gate_proj"),
@@ -41,7 +41,10 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("n_shared_experts", json!(1)),
         ("topk_group", json!(1)),
     ]);
-    let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
+    let rope = match s.str("model_type")? {
+        "glm4v_moe_text" => HfRopeKeys { partial: Some(0.5), ..glm4::ROPE_OF_IMAGES },
+        _ => HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON },
+    };
     let config = Config {
         attn_bias: hf_bias(s, "attention_bias")?,
         qk_norm: s.bool_or("use_qk_norm", false)?,

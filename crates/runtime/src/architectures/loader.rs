@@ -80,6 +80,8 @@ pub struct WeightLoader<'a> {
     used: HashSet<String>,
     norm_offset: f32,
     transposed: bool,
+    /// Stacked experts may have rows and columns exchanged.
+    experts_may_be_turned: bool,
     /// The orders of columns, each once.
     orders: HashMap<Vec<u32>, WeightId>,
     /// The layers after the model's own, whose tensors are not requested.
@@ -105,6 +107,7 @@ impl<'a> WeightLoader<'a> {
             used: HashSet::new(),
             norm_offset: 0.0,
             transposed: false,
+            experts_may_be_turned: false,
             orders: HashMap::new(),
             beyond: 0..0,
             renamed: None,

@@ -58,6 +58,8 @@ mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
+mod qwen3vl;
+mod qwen3vlmoe;
 pub mod rope;
 mod seed_oss;
 mod smollm3;
@@ -91,7 +93,7 @@ pub(crate) struct Architecture {
     forward: fn(&mut Build<'_>) -> Result<ValueId, Error>,
 }
 
-static REGISTRY: [&Architecture; 51] = [
+static REGISTRY: [&Architecture; 53] = [
     &llama::ARCHITECTURE,
     &qwen2::ARCHITECTURE,
     &qwen3::ARCHITECTURE,
@@ -142,6 +144,8 @@ static REGISTRY: [&Architecture; 51] = [
     &stablelm::ARCHITECTURE,
     &starcoder2::ARCHITECTURE,
     &qwen3next::ARCHITECTURE,
+    &qwen3vl::ARCHITECTURE,
+    &qwen3vlmoe::ARCHITECTURE,
     &llama4::ARCHITECTURE,
 ];
 
@@ -166,6 +170,7 @@ impl Architecture {
         found.copied().ok_or_else(|| Error::UnknownArchitecture {
             path: checkpoint.path().to_owned(),
             name: name.to_owned(),
+            relation: checkpoint.relation(),
             known: match checkpoint {
                 Checkpoint::Gguf(_) => supported_gguf(),
                 Checkpoint::Hf { .. } => supported_hf(),

@@ -28,7 +28,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     Ok(Config { attn_bias, ..config })
 }
 
-fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
+pub(super) fn forward(m: &mut Build<'_>) -> Result<ValueId, Error> {
     let tok_embed = m.tok_embed()?;
     let x = m.graph.embed(&tok_embed, 1.0);
     let shape = Shape { qk_norm: true, ..Shape::of(m.config) };

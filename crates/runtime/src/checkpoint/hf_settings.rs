@@ -18,6 +18,10 @@ pub struct HfSettings {
     asked: Asked,
     /// They are those of a model's text part, beside others.
     pub(super) is_of_text: bool,
+    /// The type of the model that has this text part.
+    pub(super) outer_type: Option<String>,
+    /// The type of the text part of a model that is not run by its text part.
+    pub(super) text_type: Option<String>,
 }
 
 impl HfSettings {
@@ -30,9 +34,12 @@ impl HfSettings {
             .map_err(|source| Error::Io { path: path.to_owned(), source })?;
         let map = serde_json::from_str(&text)
             .map_err(|source| Error::Json { path: path.to_owned(), source })?;
-        let asked = Asked::default();
-        let (path, prefix) = (path.to_owned(), String::new());
-        Ok(Self { path, prefix, map, asked, is_of_text: false })
+        Ok(Self::new(path.to_owned(), String::new(), map, Asked::default()))
+    }
+
+    fn new(path: PathBuf, prefix: String, map: Map<String, Value>, asked: Asked) -> Self {
+        let (is_of_text, outer_type, text_type) = (false, None, None);
+        Self { path, prefix, map, asked, is_of_text, outer_type, text_type }
     }
 
     /// The settings with `defaults` for keys that the file leaves out, as the
@@ -238,6 +245,6 @@ impl HfSettings {
         let map = self.typed(key, "an object", Value::as_object)?.cloned();
         let prefix = format!("{}{key}.", self.prefix);
         let (path, asked) = (self.path.clone(), self.asked.clone());
-        Ok(map.map(|map| Self { path, prefix, map, asked, is_of_text: false }))
+        Ok(map.map(|map| Self::new(path, prefix, map, asked)))
     }
 }

@@ -3,10 +3,12 @@
 //! What differs between the two, names and spellings of settings, stops here
 //! and in the name tables (`names.rs`); an architecture sees settings and weights.
 
+mod class_defaults;
 mod gguf_settings;
 mod hf_settings;
 mod multimodal;
 pub(crate) mod names;
+mod ollama;
 mod pooling;
 mod quantized;
 mod sampling;
@@ -45,6 +47,14 @@ impl Checkpoint {
     /// # Errors
     /// If the path is none of these, or a file is malformed.
     pub fn open(path: &Path) -> Result<Self, Error> {
+        let checkpoint = Self::open_all(path)?;
+        if let Some(parts) = checkpoint.left_out() {
+            tracing::info!("{}: only the text model is run, without {parts}", path.display());
+        }
+        Ok(checkpoint)
+    }
+
+    fn open_all(path: &Path) -> Result<Self, Error> {
         if path.is_dir() {
             if path.join("config.json").is_file() {
                 let settings = HfSettings::open(&path.join("config.json"))?.of_text()?;
@@ -52,14 +62,35 @@ impl Checkpoint {
                 let quantized = Quantized::open(&settings, &tensors)?;
                 return Ok(Self::Hf { settings, tensors, quantized });
             }
-            return Ok(Self::Gguf(Gguf::open(only_gguf_in(path)?)?));
+            return Ok(Self::gguf(Gguf::open(only_gguf_in(path)?)?));
         }
         if path.extension().is_some_and(|e| e == "safetensors") {
             let reason = "a safetensors file has no settings; give the directory that also holds \
                           config.json";
             return Err(Error::NotAModel { path: path.to_owned(), reason: reason.to_owned() });
         }
-        Ok(Self::Gguf(Gguf::open(path)?))
+        Ok(Self::gguf(Gguf::open(path)?))
+    }
+
+    /// A GGUF file, whichever program converted it.
+    pub fn gguf(gguf: Gguf) -> Self {
+        Self::Gguf(ollama::translated(gguf))
+    }
+
+    /// What is not part of the text model and not run, by the first words of the names of tensors:
+    /// `vision_tower (27 tensors)`.
+    pub fn left_out(&self) -> Option<String> {
+        match self {
+            Self::Gguf(gguf) => {
+                let names = gguf.tensors().iter().map(|info| info.name.as_str());
+                multimodal::left_out(names.filter_map(multimodal::gguf_part_of))
+            }
+            Self::Hf { settings, tensors, .. } if settings.is_of_text() => {
+                let names = tensors.tensors().iter().map(|info| info.name.as_str());
+                multimodal::left_out(names.filter_map(multimodal::part_of))
+            }
+            Self::Hf { .. } => None,
+        }
     }
 
     /// The file that holds the settings, for messages.
@@ -99,6 +130,17 @@ impl Checkpoint {
         match self {
             Self::Gguf(gguf) => GgufSettings::new(gguf).architecture(),
             Self::Hf { settings, .. } => settings.str("model_type"),
+        }
+    }
+
+    /// Which model the architecture is the text model of, or which text model it has, for an error about it.
+    pub(crate) fn relation(&self) -> String {
+        match self {
+            Self::Gguf(gguf) if matches!(GgufSettings::new(gguf).architecture(), Ok("clip")) => {
+                " (a projector of images or audio, which has no text model)".to_owned()
+            }
+            Self::Gguf(_) => String::new(),
+            Self::Hf { settings, .. } => settings.relation(),
         }
     }
 
@@ -155,8 +197,12 @@ impl Checkpoint {
     /// several; of a model that reads more than text, those of
     /// the text model.
     pub fn tensor_names(&self) -> impl Iterator<Item = &str> {
+        let part_of = match self {
+            Self::Gguf(_) => multimodal::gguf_part_of,
+            Self::Hf { .. } => multimodal::part_of,
+        };
         let (infos, is_part, quantized) = match self {
-            Self::Gguf(gguf) => (gguf.tensors(), false, None),
+            Self::Gguf(gguf) => (gguf.tensors(), true, None),
             Self::Hf { settings, tensors, quantized } => {
                 (tensors.tensors(), settings.is_of_text(), quantized.as_ref())
             }
@@ -165,7 +211,7 @@ impl Checkpoint {
         let stored = stored.filter(move |name| !quantized.is_some_and(|it| it.is_part(name)));
         let made = quantized.into_iter().flat_map(Quantized::weights).map(String::as_str);
         let names = stored.chain(made);
-        names.filter(move |name| !is_part || multimodal::is_text(name))
+        names.filter(move |name| !is_part || part_of(name).is_none())
     }
 }
 

@@ -26,6 +26,7 @@ mod metrics;
 mod model_sampling;
 mod model_tokens;
 mod models_document;
+mod ollama_files;
 mod packed_cache;
 mod positions;
 mod prompts;
@@ -45,3 +46,4 @@ mod template_goldens;
 mod vocab_vectors;
 #[cfg(feature = "wgpu")]
 mod wgpu;
+mod wrappers;

@@ -36,6 +36,9 @@ impl WeightLoader<'_> {
         cols: usize,
     ) -> Result<[ExpertWeight; 2], Error> {
         let stacked = (layer, "experts.w_gate_up").into();
+        if self.has_turned(stacked, [n_experts, 2 * rows, cols]) {
+            return self.halved_gate_up_experts(layer, n_experts, rows, cols);
+        }
         let leaves = ["experts.w_gate", "experts.w_up"];
         let Some(tensor) = self.find_stacked(stacked) else {
             let mut one = |leaf| self.experts((layer, leaf), n_experts, rows, cols);
@@ -64,6 +67,9 @@ impl WeightLoader<'_> {
         cols: usize,
     ) -> Result<ExpertWeight, Error> {
         let name = name.into();
+        if self.has_turned(name, [n_experts, rows, cols]) {
+            return self.turned_experts(name, n_experts, rows, cols);
+        }
         if let Some(tensor) = self.find_stacked(name) {
             self.check_shape(&tensor, &[n_experts, rows, cols])?;
             let (ty, row_bytes) = self.rows_of(&tensor, cols)?;

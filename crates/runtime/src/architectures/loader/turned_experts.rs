@@ -38,6 +38,19 @@ impl Turn {
 }
 
 impl WeightLoader<'_> {
+    /// From now on, the stacked matrices of experts may be `[n_experts, n_in, n_out]`, which their shapes tell; gates
+    /// come before what is beside them.
+    pub fn experts_may_be_turned(&mut self) {
+        self.experts_may_be_turned = true;
+    }
+
+    /// Whether the stacked matrices of experts, `[n_experts, n_out, n_in]`, have rows and columns exchanged.
+    pub(super) fn has_turned(&self, name: Name, shape: [usize; 3]) -> bool {
+        self.experts_may_be_turned
+            && self.is_hf()
+            && self.look_up(name, "").is_some_and(|tensor| tensor.shape != shape)
+    }
+
     /// The matrices of a layer's gates, and those beside them, whose columns take turns.
     ///
     /// # Errors
