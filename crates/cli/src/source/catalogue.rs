@@ -39,6 +39,7 @@ const fn size_in(tag: &'static str, repo: &'static str, quantization: &'static s
 
 const APACHE: &str = "Apache-2.0";
 const MIT: &str = "MIT";
+const LFM: &str = "LFM Open License v1.0";
 const GEMMA: &str = "Gemma Terms of Use, ai.google.dev/gemma/terms";
 
 /// Every family, by name.
@@ -61,6 +62,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        name: "devstral",
+        licence: APACHE,
+        sizes: &[size("24b", "bartowski/mistralai_Devstral-Small-2507-GGUF")],
+    },
+    Family {
+        name: "devstral-small-2",
+        licence: APACHE,
+        sizes: &[size("24b", "unsloth/Devstral-Small-2-24B-Instruct-2512-GGUF")],
+    },
+    Family {
         name: "gemma2",
         licence: GEMMA,
         sizes: &[
@@ -78,6 +89,35 @@ pub(crate) const FAMILIES: &[Family] = &[
             size("12b", "ggml-org/gemma-3-12b-it-GGUF"),
             size("27b", "ggml-org/gemma-3-27b-it-GGUF"),
         ],
+    },
+    Family {
+        name: "gemma3n",
+        licence: GEMMA,
+        sizes: &[
+            size("e4b", "unsloth/gemma-3n-E4B-it-GGUF"),
+            size("e2b", "unsloth/gemma-3n-E2B-it-GGUF"),
+        ],
+    },
+    Family {
+        name: "gemma4",
+        licence: APACHE,
+        sizes: &[
+            size("e4b", "unsloth/gemma-4-E4B-it-GGUF"),
+            size("e2b", "unsloth/gemma-4-E2B-it-GGUF"),
+            size("12b", "unsloth/gemma-4-12b-it-GGUF"),
+            size("26b-a4b", "ggml-org/gemma-4-26B-A4B-it-GGUF"),
+            size("31b", "unsloth/gemma-4-31B-it-GGUF"),
+        ],
+    },
+    Family {
+        name: "glm-4.5-air",
+        licence: MIT,
+        sizes: &[size("106b-a12b", "unsloth/GLM-4.5-Air-GGUF")],
+    },
+    Family {
+        name: "glm-4.7-flash",
+        licence: MIT,
+        sizes: &[size("30b-a3b", "unsloth/GLM-4.7-Flash-GGUF")],
     },
     Family {
         name: "glm4",
@@ -104,12 +144,32 @@ pub(crate) const FAMILIES: &[Family] = &[
         ],
     },
     Family {
+        name: "granite4",
+        licence: APACHE,
+        sizes: &[
+            size("micro", "ibm-granite/granite-4.0-micro-GGUF"),
+            size("350m", "ibm-granite/granite-4.0-350m-GGUF"),
+        ],
+    },
+    Family {
         name: "lfm2",
-        licence: "LFM Open License v1.0",
+        licence: LFM,
         sizes: &[
             size("1.2b", "LiquidAI/LFM2-1.2B-GGUF"),
             size("350m", "LiquidAI/LFM2-350M-GGUF"),
             size("700m", "LiquidAI/LFM2-700M-GGUF"),
+            size("8b-a1b", "LiquidAI/LFM2-8B-A1B-GGUF"),
+            size("24b-a2b", "LiquidAI/LFM2-24B-A2B-GGUF"),
+        ],
+    },
+    Family {
+        name: "lfm2.5",
+        licence: LFM,
+        sizes: &[
+            size("1.2b", "LiquidAI/LFM2.5-1.2B-Instruct-GGUF"),
+            size("230m", "LiquidAI/LFM2.5-230M-GGUF"),
+            size("350m", "LiquidAI/LFM2.5-350M-GGUF"),
+            size("8b-a1b", "LiquidAI/LFM2.5-8B-A1B-GGUF"),
         ],
     },
     Family {
@@ -134,6 +194,20 @@ pub(crate) const FAMILIES: &[Family] = &[
         sizes: &[size("70b", "bartowski/Llama-3.3-70B-Instruct-GGUF")],
     },
     Family {
+        name: "magistral",
+        licence: APACHE,
+        sizes: &[size("24b", "bartowski/mistralai_Magistral-Small-2509-GGUF")],
+    },
+    Family {
+        name: "ministral-3",
+        licence: APACHE,
+        sizes: &[
+            size("8b", "mistralai/Ministral-3-8B-Instruct-2512-GGUF"),
+            size("3b", "mistralai/Ministral-3-3B-Instruct-2512-GGUF"),
+            size("14b", "mistralai/Ministral-3-14B-Instruct-2512-GGUF"),
+        ],
+    },
+    Family {
         name: "mistral",
         licence: APACHE,
         sizes: &[size("7b", "bartowski/Mistral-7B-Instruct-v0.3-GGUF")],
@@ -147,6 +221,16 @@ pub(crate) const FAMILIES: &[Family] = &[
         name: "mistral-small",
         licence: APACHE,
         sizes: &[size("24b", "bartowski/Mistral-Small-24B-Instruct-2501-GGUF")],
+    },
+    Family {
+        name: "mistral-small3.2",
+        licence: APACHE,
+        sizes: &[size("24b", "bartowski/mistralai_Mistral-Small-3.2-24B-Instruct-2506-GGUF")],
+    },
+    Family {
+        name: "olmo-3",
+        licence: APACHE,
+        sizes: &[size("7b", "unsloth/Olmo-3-7B-Instruct-GGUF")],
     },
     Family {
         name: "olmo2",
@@ -205,6 +289,53 @@ pub(crate) const FAMILIES: &[Family] = &[
             size("32b", "bartowski/Qwen_Qwen3-32B-GGUF"),
         ],
     },
+    Family {
+        name: "qwen3-coder",
+        licence: APACHE,
+        sizes: &[size("30b-a3b", "unsloth/Qwen3-Coder-30B-A3B-Instruct-GGUF")],
+    },
+    Family {
+        name: "qwen3-coder-next",
+        licence: APACHE,
+        sizes: &[size("80b-a3b", "unsloth/Qwen3-Coder-Next-GGUF")],
+    },
+    Family {
+        name: "qwen3-embedding",
+        licence: APACHE,
+        sizes: &[size_in("0.6b", "Qwen/Qwen3-Embedding-0.6B-GGUF", "Q8_0")],
+    },
+    Family {
+        name: "qwen3-next",
+        licence: APACHE,
+        sizes: &[size("80b-a3b", "unsloth/Qwen3-Next-80B-A3B-Instruct-GGUF")],
+    },
+    Family {
+        name: "qwen3-vl",
+        licence: APACHE,
+        sizes: &[size("8b", "Qwen/Qwen3-VL-8B-Instruct-GGUF")],
+    },
+    Family {
+        name: "qwen3.5",
+        licence: APACHE,
+        sizes: &[
+            size("9b", "unsloth/Qwen3.5-9B-GGUF"),
+            size("0.8b", "unsloth/Qwen3.5-0.8B-GGUF"),
+            size("2b", "unsloth/Qwen3.5-2B-GGUF"),
+            size("4b", "unsloth/Qwen3.5-4B-GGUF"),
+            size("27b", "unsloth/Qwen3.5-27B-GGUF"),
+            size("35b-a3b", "unsloth/Qwen3.5-35B-A3B-GGUF"),
+            size("122b-a10b", "unsloth/Qwen3.5-122B-A10B-GGUF"),
+        ],
+    },
+    Family {
+        name: "qwen3.6",
+        licence: APACHE,
+        sizes: &[
+            size("35b-a3b", "unsloth/Qwen3.6-35B-A3B-GGUF"),
+            size("27b", "unsloth/Qwen3.6-27B-GGUF"),
+        ],
+    },
+    Family { name: "qwen3.8", licence: APACHE, sizes: &[size("27b", "unsloth/Qwen3.8-27B-GGUF")] },
     Family { name: "qwq", licence: APACHE, sizes: &[size("32b", "bartowski/Qwen_QwQ-32B-GGUF")] },
     Family {
         name: "smollm2",
@@ -214,6 +345,11 @@ pub(crate) const FAMILIES: &[Family] = &[
             size("360m", "bartowski/SmolLM2-360M-Instruct-GGUF"),
             size("1.7b", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
         ],
+    },
+    Family {
+        name: "seed-oss",
+        licence: APACHE,
+        sizes: &[size("36b", "unsloth/Seed-OSS-36B-Instruct-GGUF")],
     },
     Family { name: "smollm3", licence: APACHE, sizes: &[size("3b", "ggml-org/SmolLM3-3B-GGUF")] },
 ];
@@ -239,7 +375,8 @@ pub(crate) fn find(text: &str) -> Result<Option<Named>> {
         Some((family, tag)) => (family, Some(tag)),
         None => (text, None),
     };
-    let same = |known: &&Family| known.name.eq_ignore_ascii_case(family);
+    let plain = |name: &str| name.to_ascii_lowercase().replace(['-', '_'], "");
+    let same = |known: &&Family| plain(known.name) == plain(family);
     let Some(family) = FAMILIES.iter().find(same) else { return Ok(None) };
     let first = &family.sizes[0];
     let (size, quantization) = match tag {
@@ -273,7 +410,7 @@ fn split<'a>(family: &'a Family, tag: &str) -> Option<(&'a Size, Option<String>)
     let mut sizes: Vec<&Size> = family.sizes.iter().collect();
     sizes.sort_by_key(|size| std::cmp::Reverse(size.tag.len()));
     let begins = |size: &&Size| {
-        let rest = lower.strip_prefix(size.tag)?;
+        let rest = lower.strip_prefix(size.tag).or_else(|| lower.strip_prefix(all_of(size.tag)))?;
         (rest.is_empty() || rest.starts_with('-'))
             .then_some(rest.trim_start_matches('-').to_owned())
     };
@@ -281,11 +418,23 @@ fn split<'a>(family: &'a Family, tag: &str) -> Option<(&'a Size, Option<String>)
         Some(found) => found,
         None => (&family.sizes[0], lower.strip_prefix("latest").unwrap_or(&lower).to_owned()),
     };
-    let words = rest.split('-').filter(|word| !word.is_empty() && !PLAIN_WORDS.contains(word));
+    // The month of a version, as in `24b-instruct-2512`.
+    let is_month =
+        |word: &str| word.len() == 4 && size.repo.split(['-', '_']).any(|part| part == word);
+    let is_plain = |word: &str| word.is_empty() || PLAIN_WORDS.contains(&word) || is_month(word);
+    let words = rest.split('-').filter(|word| !is_plain(word));
     match words.collect::<Vec<_>>().as_slice() {
         [] => Some((size, None)),
         [word] if is_quantization(word) => Some((size, Some(word.to_ascii_uppercase()))),
         _ => None,
+    }
+}
+
+/// A tag without the parameters of a token: `30b` of `30b-a3b`.
+fn all_of(tag: &str) -> &str {
+    match tag.split_once("-a") {
+        Some((all, active)) if active.starts_with(|c: char| c.is_ascii_digit()) => all,
+        _ => tag,
     }
 }
 
@@ -335,6 +484,23 @@ mod tests {
         }
         let qwen = find("qwen3:30b-a3b-q8_0").expect("it is known").expect("it is known");
         assert_eq!(qwen.source.to_string(), "hf:bartowski/Qwen_Qwen3-30B-A3B-GGUF:Q8_0");
+        for (text, name) in [
+            ("gemma4", "gemma4:e4b"),
+            ("gemma4:e2b", "gemma4:e2b"),
+            ("gemma4:26b", "gemma4:26b-a4b"),
+            ("gemma4:26b-a4b-it-q8_0", "gemma4:26b-a4b-q8_0"),
+            ("gemma4:latest", "gemma4:e4b"),
+            ("qwen3.5:9b", "qwen3.5:9b"),
+            ("qwen3:30b", "qwen3:30b-a3b"),
+            ("ministral-3:8b-instruct-2512-q4_K_M", "ministral-3:8b"),
+            ("granite-4", "granite4:micro"),
+            ("gpt_oss:20b", "gpt-oss:20b"),
+            ("Qwen3-Coder:30b", "qwen3-coder:30b-a3b"),
+        ] {
+            let found = find(text).expect(text).expect(text);
+            assert_eq!(found.name, name, "{text}");
+        }
+        assert!(find("ministral-3:8b-instruct-2507").is_err());
         for text in ["llama9", "llama3.2x", "", ":1b", "./llama3.2"] {
             assert_eq!(find(text).expect(text), None, "{text}");
         }

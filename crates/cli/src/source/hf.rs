@@ -222,8 +222,15 @@ fn select(repo: &str, wanted: Wanted<'_>, listing: &[&str]) -> Result<Selection>
         let part = part.to_ascii_uppercase();
         let has = |name: &&str| name.to_ascii_uppercase().contains(&part);
         let found: Vec<&str> = candidates.iter().copied().filter(has).collect();
-        // `Q6_K` is also in the name of a file of `Q6_K_L`.
-        let exact: Vec<&str> = found.iter().copied().filter(|n| ends_with(n, &part)).collect();
+        // `Q6_K` is also in the name of a file of `Q6_K_L`, and of `UD-Q6_K`, which is another recipe.
+        let exact = |part: &str| -> Vec<&str> {
+            found.iter().copied().filter(|name| ends_with(name, part)).collect()
+        };
+        let others = exact(&format!("UD-{part}"));
+        let mut exact = exact(&part);
+        if exact.len() > 1 {
+            exact.retain(|name| !others.contains(name));
+        }
         if exact.len() == 1 { exact } else { found }
     };
     if let Wanted::Quantization(quantization) = wanted {
@@ -372,6 +379,14 @@ mod tests {
             ("Q4_K", "error o/r has several files of Q4_K"),
         ] {
             check_wanted(Wanted::Quantization(quantization), &close, want);
+        }
+        let dynamic = ["m-Q4_K_M.gguf", "m-UD-Q4_K_M.gguf", "m-UD-Q4_K_XL.gguf", "m-UD-Q6_K.gguf"];
+        for (quantization, want) in [
+            ("Q4_K_M", "files m-Q4_K_M.gguf"),
+            ("UD-Q4_K_M", "files m-UD-Q4_K_M.gguf"),
+            ("Q6_K", "files m-UD-Q6_K.gguf"),
+        ] {
+            check_wanted(Wanted::Quantization(quantization), &dynamic, want);
         }
         let both = ["config.json", "model.safetensors", "m-F16.gguf"];
         check_wanted(Wanted::Quantization("F16"), &both, "files m-F16.gguf");

@@ -462,7 +462,8 @@ mod tests {
             ("llama32:1b", "llama3.2"),
             ("smolm2", "smollm2"),
             ("qwen-2.5", "qwen2.5"),
-            ("gemma4", "gemma2"),
+            ("gemma5", "gemma2"),
+            ("granite-4.0", "granite4"),
         ] {
             assert_eq!(close_names(text).first(), Some(&want), "{text}");
         }
