@@ -18,6 +18,7 @@ use clap::{Arg, ArgAction, Command};
 use toml::{Table, Value};
 
 use crate::flags;
+use crate::source::own::{self, OwnName};
 use crate::ui;
 
 /// The key of the model that commands use which are given none.
@@ -162,6 +163,24 @@ pub(crate) fn apply(args: Vec<OsString>, mut program: Command) -> Result<Vec<OsS
     Ok(args)
 }
 
+/// The names for models in the file that the arguments choose. What else is wrong with the file is reported by
+/// [`apply`].
+pub(crate) fn names(args: &[OsString]) -> Result<Vec<OwnName>, String> {
+    let source = source_of(args);
+    let text = source.path().and_then(|path| fs::read_to_string(path).ok());
+    let table = text.and_then(|text| text.parse::<Table>().ok());
+    let (Some(path), Some(section)) =
+        (source.path(), table.as_ref().and_then(|t| t.get(own::SECTION)))
+    else {
+        return Ok(Vec::new());
+    };
+    let refuse = |reason: String| format!("{}, [{}]: {reason}", path.display(), own::SECTION);
+    let Value::Table(section) = section else {
+        return Err(refuse("expected names and their sources".to_owned()));
+    };
+    own::parse(section, path.parent().unwrap_or(Path::new("."))).map_err(refuse)
+}
+
 /// The file that the arguments choose.
 fn source_of(args: &[OsString]) -> Source {
     let mut named = None;
@@ -263,6 +282,8 @@ impl Config {
                         models.insert(name, section);
                     }
                 }
+                // Read by `names`.
+                Value::Table(_) if key == own::SECTION => {}
                 Value::Table(section) => {
                     let place = format!("[{key}]");
                     let Some(command) =
@@ -545,6 +566,29 @@ top-k = 20
         ] {
             assert_eq!(applied(FILE, args).expect("a good file"), want, "{args:?}");
         }
+    }
+
+    #[test]
+    fn names_of_models_are_read() {
+        let temp = tempfile::tempdir().expect("a directory");
+        let path = temp.path().join("c.toml");
+        let args = || ["r", "--config", &path.to_string_lossy(), "list"].map(OsString::from);
+        fs::write(&path, "[names]\nfast = \"hf:o/r:Q8_0\"\nhere = \"m.gguf\"").expect("written");
+        let found = names(&args()).expect("names");
+        let shown: Vec<_> = found.iter().map(|own| own.source.to_string()).collect();
+        let here = temp.path().join("m.gguf").display().to_string();
+        assert_eq!(shown, ["hf:o/r:Q8_0".to_owned(), here]);
+        assert_eq!(apply(args().to_vec(), Cli::command()).expect("a good file"), args());
+        for (file, want) in [
+            ("names = 3", "c.toml, [names]: expected names and their sources"),
+            ("[names]\na = 3", "c.toml, [names]: `a` must be a source"),
+        ] {
+            fs::write(&path, file).expect("written");
+            let error = names(&args()).expect_err(want);
+            assert!(error.contains(want), "{error}");
+        }
+        let without = ["r", "--no-config", "list"].map(OsString::from);
+        assert!(names(&without).expect("no names").is_empty());
     }
 
     #[test]

@@ -38,7 +38,18 @@ use commands::Cli;
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().collect();
     let color = ui::requested_color(args.iter().skip(1).cloned());
+    match config::names(&args) {
+        Ok(names) => source::own::set(names),
+        Err(text) => {
+            ui::init(color);
+            return ui::report(&ui::usage(text));
+        }
+    }
     let args = commands::with_run(args);
+    if let Some(text) = commands::unknown_command(&args) {
+        ui::init(color);
+        return ui::report(&ui::usage(text));
+    }
     let args = flags::spell_out(args, Cli::command());
     let args = match args.and_then(|args| config::apply(args, Cli::command())) {
         Ok(args) => args,

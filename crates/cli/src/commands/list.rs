@@ -9,11 +9,12 @@ use serde_json::json;
 use crate::options::GlobalArgs;
 use crate::source::alias::ALIASES;
 use crate::source::catalogue::{FAMILIES, Family};
+use crate::source::{own, shown};
 use crate::ui;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// List the names and tags of the catalogue instead
+    /// List the names of the config file and the catalogue, with its tags, instead
     #[arg(long)]
     available: bool,
     /// Print one JSON object
@@ -99,10 +100,19 @@ fn available(as_json: bool) -> Result<()> {
                 json!({ "name": family.name, "licence": family.licence, "sizes": sizes })
             })
             .collect();
-        return ui::json(&json!({ "available": families }));
+        let own = own::all().iter().map(|own| {
+            let source = shown(&own.source.to_string());
+            json!({ "name": own.name, "source": source, "sha256": own.sha256 })
+        });
+        let own: Vec<_> = own.collect();
+        return ui::json(&json!({ "names": own, "available": families }));
     }
     let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
     let mut rows = vec![row(["NAME", "TAGS", "LICENCE"])];
+    for own in own::all() {
+        let about = format!("{}, of the config file", shown(&own.source.to_string()));
+        rows.push(row([&own.name, "", &about]));
+    }
     rows.extend(FAMILIES.iter().map(|f| row([f.name, &tags(f).join(", "), f.licence])));
     let mut out = ui::out();
     ui::table(&mut out, &rows, &[])?;

@@ -31,7 +31,7 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::options::GlobalArgs;
-use crate::source::Source;
+use crate::source::{self, Source};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -115,7 +115,8 @@ pub(crate) enum Command {
 /// Puts `run` before a first argument that is a model and no command, so that `realizar MODEL` opens a chat.
 pub(crate) fn with_run(mut args: Vec<OsString>) -> Vec<OsString> {
     let is_model = |text: &str| match Source::parse(text) {
-        Ok(Source::Path(path)) => path.exists(),
+        // `run` says what a family needs that is not supported.
+        Ok(Source::Path(path)) => path.exists() || source::is_unsupported(text),
         Ok(_) => true,
         // `run` reports what is wrong with it.
         Err(_) => text.contains(':'),
@@ -126,6 +127,31 @@ pub(crate) fn with_run(mut args: Vec<OsString>) -> Vec<OsString> {
         args.insert(1, "run".into());
     }
     args
+}
+
+/// Why a first argument is neither a command nor a model, with those that are spelled almost as it. The parser refuses
+/// it where there are none.
+pub(crate) fn unknown_command(args: &[OsString]) -> Option<String> {
+    let first = args.get(1)?.to_str()?;
+    let program = Cli::command();
+    let is_word = first.starts_with(|c: char| c.is_ascii_alphabetic())
+        && !first.contains(['/', '\\'])
+        && first != "help";
+    if !is_word || program.find_subcommand(first).is_some() {
+        return None;
+    }
+    let commands = program.get_subcommands().filter(|command| !command.is_hide_set());
+    // Two letters that changed places are one edit.
+    let edits = |name: &str| strsim::osa_distance(first, name);
+    let is_near = |name: &&str| edits(name) < 2 || strsim::jaro_winkler(first, name) > 0.8;
+    let near = commands.map(clap::Command::get_name).filter(is_near);
+    let near = near.min_by_key(|name| edits(name));
+    let models = source::close_names(first);
+    let commands = near.map(|name| format!("`realizar {name}`"));
+    let models = models.iter().map(|name| format!("`realizar run {name}`"));
+    let hints: Vec<_> = commands.into_iter().chain(models).collect();
+    let text = format!("unknown command or model `{first}`: did you mean {}?", hints.join(" or "));
+    (!hints.is_empty()).then_some(text)
 }
 
 /// Runs the command that was requested.
@@ -171,7 +197,9 @@ mod tests {
                 .map(|arg| arg.into_string().expect("UTF-8"))
                 .collect::<Vec<_>>()
         };
-        for model in ["smollm2", "llama3.2:1b", "owner/repo:Q8_0", "Cargo.toml", "qwen3:9b"] {
+        for model in
+            ["smollm2", "llama3.2:1b", "owner/repo:Q8_0", "Cargo.toml", "qwen3:9b", "kimi-linear"]
+        {
             assert_eq!(with_run(&["realizar", model, "-v"]), ["realizar", "run", model, "-v"]);
         }
         for args in [&["realizar"][..], &["realizar", "list"], &["realizar", "help", "run"]] {
@@ -180,6 +208,24 @@ mod tests {
         for args in [&["realizar", "--version"], &["realizar", "lst"], &["realizar", "x.gguf"]] {
             assert_eq!(with_run(args), args);
         }
+    }
+
+    #[test]
+    fn a_command_or_model_that_is_near_is_offered() {
+        let unknown = |first: &str| unknown_command(&["realizar", first].map(OsString::from));
+        for (first, want) in [
+            ("rnu", "unknown command or model `rnu`: did you mean `realizar run`?"),
+            ("lst", "unknown command or model `lst`: did you mean `realizar list`?"),
+            ("smolm2", "unknown command or model `smolm2`: did you mean `realizar run smollm2`"),
+            ("qwen35", "unknown command or model `qwen35`: did you mean `realizar run qwen3.5`"),
+        ] {
+            let text = unknown(first).expect(first);
+            assert!(text.starts_with(want), "{text}");
+        }
+        for first in ["run", "help", "--version", "-v", "./smolm2", "xyzzy.gguf"] {
+            assert_eq!(unknown(first), None, "{first}");
+        }
+        assert_eq!(unknown_command(&["realizar".into()]), None);
     }
 
     #[test]

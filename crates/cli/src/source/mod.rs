@@ -11,7 +11,9 @@ mod download;
 mod hf;
 mod https;
 mod hub;
+mod missing;
 mod names;
+pub(crate) mod own;
 mod partial;
 mod pip;
 pub(crate) mod progress;
@@ -29,6 +31,7 @@ use realizar_runtime::ByteSize;
 use alias::{ALIASES, Alias};
 use cache::{Cache, Entry, FileOf, Manifest};
 use catalogue::{FAMILIES, Named};
+use own::OwnName;
 use partial::Partial;
 pub(crate) use url::is_local;
 
@@ -37,6 +40,8 @@ pub(crate) use url::is_local;
 pub(crate) enum Source {
     /// A file or directory on this machine.
     Path(PathBuf),
+    /// A name of the config file.
+    Own(&'static OwnName),
     /// A row of the alias table.
     Alias(&'static Alias),
     /// A model of the catalogue.
@@ -50,10 +55,18 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    /// Reads a model argument: a name of the config file, or what is known without it.
+    pub(crate) fn parse(text: &str) -> Result<Self> {
+        match own::find(text) {
+            Some(own) => Ok(Self::Own(own)),
+            None => Self::parse_known(text),
+        }
+    }
+
     /// Reads a model argument: a scheme decides first, then the alias table and the catalogue, then whether it is
     /// written as a repository of the hub; everything else is a path (`./smollm2` is a path even though
     /// `smollm2` is an alias).
-    pub(crate) fn parse(text: &str) -> Result<Self> {
+    fn parse_known(text: &str) -> Result<Self> {
         if text.is_empty() {
             bail!("the model argument is empty");
         }
@@ -82,6 +95,7 @@ impl Source {
     fn key(&self) -> Option<String> {
         match self {
             Self::Path(_) => None,
+            Self::Own(own) => own.source.key(),
             Self::Alias(alias) => Some(names::safe_name(alias.name)),
             Self::Named(named) => Some(named.source.key()),
             Self::Pip(source) => Some(source.key()),
@@ -97,6 +111,7 @@ impl Source {
     fn earlier_key(&self) -> Option<String> {
         match self {
             Self::Path(_) | Self::Alias(_) | Self::Named(_) | Self::Hf(_) => None,
+            Self::Own(own) => own.source.earlier_key(),
             Self::Pip(source) => Some(names::safe_name(&source.to_string())),
             Self::Https(source) => Some(source.earlier_key()),
         }
@@ -138,6 +153,7 @@ impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path(path) => write!(f, "{}", path.display()),
+            Self::Own(own) => write!(f, "{own}"),
             Self::Alias(alias) => f.write_str(alias.name),
             Self::Named(named) => f.write_str(&named.name),
             Self::Pip(source) => write!(f, "{source}"),
@@ -180,6 +196,11 @@ impl Sources {
                 check_path(&path)?;
                 Ok(path)
             }
+            Source::Own(OwnName { name, source, .. }) if matches!(**source, Source::Path(_)) => {
+                let path = PathBuf::from(source.to_string());
+                check_path(&path).with_context(|| format!("`{name}` of the config file"))?;
+                Ok(path)
+            }
             source => {
                 self.announce(&source);
                 self.pull(&source, false).map(|entry| entry.path)
@@ -203,8 +224,13 @@ impl Sources {
 
     /// The path of the model that `text` names, if it is on this machine.
     pub(crate) fn find(&self, text: &str) -> Option<PathBuf> {
-        match Source::parse(text).ok()? {
-            Source::Path(path) => path.exists().then_some(path),
+        let source = Source::parse(text).ok()?;
+        let of_own = match &source {
+            Source::Own(own) => &own.source,
+            source => source,
+        };
+        match of_own {
+            Source::Path(path) => path.exists().then(|| path.clone()),
             source => self.cache.get(&source.key()?).map(|entry| entry.path),
         }
     }
@@ -228,6 +254,12 @@ impl Sources {
 
     /// The cache entry of a remote source, fetched when it is missing or when `force` is set.
     pub(crate) fn pull(&self, source: &Source, force: bool) -> Result<Entry> {
+        if let Source::Own(own) = source {
+            let entry = self.pull(&own.source, force);
+            let entry = entry.with_context(|| format!("`{own}` of the config file"))?;
+            check_own(own, &entry.manifest)?;
+            return Ok(entry);
+        }
         if let Source::Path(path) = source {
             check_path(path)?;
         }
@@ -311,7 +343,7 @@ impl Sources {
             Source::Https(https) => {
                 https.fetch(&staging, &Partial::new(self.cache.partial_file(key)), expected)?
             }
-            Source::Path(_) | Source::Alias(_) | Source::Named(_) => {
+            Source::Path(_) | Source::Own(_) | Source::Alias(_) | Source::Named(_) => {
                 bail!("{source} is not a remote source")
             }
         };
@@ -348,6 +380,22 @@ fn check_sum(fetched: &Fetched, expected: &Expected) -> Result<()> {
     }
 }
 
+/// Compares the checksum of a pulled file with that of the config file.
+fn check_own(own: &OwnName, manifest: &Manifest) -> Result<()> {
+    match (&own.sha256, &manifest.sha256) {
+        (None, _) => Ok(()),
+        (Some(expected), Some(found)) if expected == found => Ok(()),
+        (Some(expected), Some(found)) => bail!(
+            "`{own}` of the config file: SHA-256 of {} is {found}, expected {expected}; \
+             `realizar rm {own}` removes it",
+            own.source
+        ),
+        (Some(_), None) => {
+            bail!("`{own}` of the config file: {} is a folder, which has no SHA-256", own.source)
+        }
+    }
+}
+
 /// Says clearly why a path is not a model, and which names are close where it could have been one.
 fn check_path(path: &Path) -> Result<()> {
     match fs::metadata(path) {
@@ -355,6 +403,9 @@ fn check_path(path: &Path) -> Result<()> {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
             let text = path.display().to_string();
             if path.components().count() == 1 && path.extension().is_none_or(|end| end != "gguf") {
+                if let Some(missing) = missing::find(&text) {
+                    bail!("`{text}` is not supported: {missing}");
+                }
                 let close = close_names(&text);
                 let hint = match close.as_slice() {
                     [] => "`realizar list --available` shows the known names".to_owned(),
@@ -368,8 +419,13 @@ fn check_path(path: &Path) -> Result<()> {
     }
 }
 
+/// Whether `text` is a family of models that is known and not supported.
+pub(crate) fn is_unsupported(text: &str) -> bool {
+    missing::find(text).is_some()
+}
+
 /// Up to three names that are spelled almost as `text`, the closest first.
-fn close_names(text: &str) -> Vec<&'static str> {
+pub(crate) fn close_names(text: &str) -> Vec<&'static str> {
     let lower = text.to_ascii_lowercase();
     let family = lower.split(':').next().unwrap_or_default();
     let likeness = |name: &str| {
@@ -377,7 +433,8 @@ fn close_names(text: &str) -> Vec<&'static str> {
         let same = plain == family.replace(['.', '-', '_', ' '], "");
         if same { 1.0 } else { strsim::jaro_winkler(family, name) }
     };
-    let names = ALIASES.iter().map(|alias| alias.name);
+    let names = own::all().iter().map(|own| own.name.as_str());
+    let names = names.chain(ALIASES.iter().map(|alias| alias.name));
     let names = names.chain(FAMILIES.iter().map(|family| family.name));
     let mut close: Vec<(f64, &str)> = names.map(|name| (likeness(name), name)).collect();
     close.retain(|(likeness, _)| *likeness >= 0.85);
@@ -468,8 +525,12 @@ mod tests {
             assert_eq!(close_names(text).first(), Some(&want), "{text}");
         }
         assert!(close_names("xyz").is_empty());
-        let error = check_path(Path::new("smolm2")).expect_err("no such file").to_string();
-        assert!(error.starts_with("unknown model `smolm2`: did you mean smollm2"), "{error}");
+        let error = |text: &str| check_path(Path::new(text)).expect_err(text).to_string();
+        let found = error("smolm2");
+        assert!(found.starts_with("unknown model `smolm2`: did you mean smollm2"), "{found}");
+        let found = error("kimi-linear:48b");
+        let want = "`kimi-linear:48b` is not supported: its linear attention has a decay";
+        assert!(found.starts_with(want), "{found}");
     }
 
     #[test]
@@ -483,6 +544,37 @@ mod tests {
             assert!(error.contains("--offline"), "{error}");
         }
         assert_eq!(fs::read_dir(temp.path()).expect("read").count(), 0);
+    }
+
+    #[test]
+    fn a_name_of_the_config_file_holds_its_checksum() {
+        let own = |sha256: Option<&str>| OwnName {
+            name: "fast".to_owned(),
+            source: Box::new(Source::parse_known("hf:o/r:Q8_0").expect("a source")),
+            sha256: sha256.map(str::to_owned),
+        };
+        let manifest = |sha256: Option<&str>| Manifest {
+            name: "fast".to_owned(),
+            source: "hf:o/r:Q8_0".to_owned(),
+            file: None,
+            files: Vec::new(),
+            bytes: 3,
+            sha256: sha256.map(str::to_owned),
+            licence: None,
+            pulled_at: 0,
+        };
+        assert!(check_own(&own(None), &manifest(None)).is_ok());
+        assert!(check_own(&own(Some("aa")), &manifest(Some("aa"))).is_ok());
+        for (found, want) in [
+            (
+                Some("bb"),
+                "SHA-256 of hf:o/r:Q8_0 is bb, expected aa; `realizar rm fast` removes it",
+            ),
+            (None, "hf:o/r:Q8_0 is a folder, which has no SHA-256"),
+        ] {
+            let error = check_own(&own(Some("aa")), &manifest(found)).expect_err(want).to_string();
+            assert!(error.ends_with(want), "{error}");
+        }
     }
 
     #[test]

@@ -138,6 +138,44 @@ fn a_model_of_the_hub_is_pulled_into_its_own_folder() {
 }
 
 #[test]
+fn a_name_of_the_config_file_is_pulled_and_its_checksum_holds() {
+    let hub = Mock::start(|path, _| match path {
+        "/api/models/o/r/revision/main?blobs=true" => {
+            listing(COMMIT, &[("m.gguf", Some(10), Some(FILE_SHA256))])
+        }
+        _ => answer(200, &[("Content-Length", "10")], FILE),
+    });
+    let cli = Cli::new();
+    let config = cli.path("c.toml").display().to_string();
+    let names = format!(
+        "[names]\nplain = \"hf:o/r/m.gguf\"\n\
+         good = {{ source = \"hf:o/r/m.gguf\", sha256 = \"{FILE_SHA256}\" }}\n\
+         bad = {{ source = \"hf:o/r/m.gguf\", sha256 = \"{}\" }}\n",
+        "0".repeat(64)
+    );
+    fs::write(&config, names).expect("write");
+    let with = |args: &[&str]| pull(&cli, &hub, &[args, &["--config", &config]].concat());
+    for name in ["plain", "good"] {
+        let found = json_of(&with(&[name, "--json"]));
+        assert_eq!(found["sha256"], FILE_SHA256, "{name}");
+        assert_eq!(found["source"], "hf:o/r/m.gguf", "{name}");
+    }
+    let error = error_line(&with(&["bad"]), 1, "bad");
+    let want =
+        format!("`bad` of the config file: SHA-256 of hf:o/r/m.gguf is {FILE_SHA256}, expected");
+    assert!(error.contains(&want), "{error}");
+    let list = stdout(&cli.run(&["list", "--available", "--config", &config]));
+    assert!(list.contains("good") && list.contains("hf:o/r/m.gguf, of the config file"), "{list}");
+    let list = json_of(&cli.run(&["list", "--available", "--json", "--config", &config]));
+    let names = list["names"].as_array().expect("names");
+    assert!(names.iter().any(|own| own["name"] == "good" && own["sha256"] == FILE_SHA256));
+    // A section that cannot be read stops every command.
+    fs::write(&config, "[names]\nx = 3\n").expect("write");
+    let error = error_line(&with(&["plain"]), 2, "a wrong section");
+    assert!(error.contains("[names]: `x` must be a source"), "{error}");
+}
+
+#[test]
 fn nothing_that_a_hub_says_becomes_a_path_outside() {
     for (commit, name, headers) in [
         ("../../../../../../evil", "m.gguf", vec![]),
