@@ -8,8 +8,8 @@ use crate::{setup, shell};
 
 /// Programs that are a Chromium; the first one on the search path is used.
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "chrome"];
-/// Debian's package of it, and the fonts that the screenshots were taken with.
-const PACKAGES: &[&str] = &["chromium", "fonts-dejavu-core", "fonts-dejavu-extra"];
+/// Debian's package of it. The tests bring their fonts.
+const PACKAGES: &[&str] = &["chromium"];
 
 /// The browser on the search path.
 pub(super) fn find() -> Option<PathBuf> {

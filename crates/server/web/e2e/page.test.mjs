@@ -8,6 +8,7 @@ import { env } from "node:process";
 import { after, afterEach, before, beforeEach, test } from "node:test";
 import { isDeepStrictEqual } from "node:util";
 import { chromium } from "playwright-core";
+import { fontconfig } from "./fonts.mjs";
 import { serve, serveWithTools } from "./server.mjs";
 import { looks } from "./shots.mjs";
 
@@ -22,6 +23,7 @@ let browser, server, context, page, problems, foreign;
 before(async () => {
   browser = await chromium.launch({
     executablePath: env.BROWSER,
+    env: { ...env, FONTCONFIG_FILE: await fontconfig() },
     args: ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--font-render-hinting=none"],
   });
   server = await serve();
@@ -442,6 +444,8 @@ test("a server that is gone is told of where the answer would be", async () => {
   const other = await serve();
   await context.close();
   await open({}, other.url);
+  // A server that is gone before it told of its models is another case.
+  await page.waitForFunction(() => document.querySelector("#model").value === "stub");
   other.stop();
   await page.waitForFunction(() => fetch("health").then(() => false, () => true));
   await say("hello");
@@ -527,7 +531,10 @@ for (const colorScheme of ["light", "dark"]) {
     await answered();
     await page.waitForSelector("math");
     await page.click("#show-settings");
-    await page.evaluate(() => {
+    await page.waitForSelector("#settings:focus");
+    await page.evaluate(async () => {
+      // The conversation has its new width, and has been scrolled to its end.
+      for (let n = 0; n < 2; n += 1) await new Promise((resolve) => requestAnimationFrame(resolve));
       // What differs from one run to the next.
       for (const facts of document.querySelectorAll(".facts")) facts.style.visibility = "hidden";
       document.querySelector(".scroller").scrollTop = 0;

@@ -1,5 +1,5 @@
 // Screenshots, compared with those that are committed. Pixels may differ by a little, and a small
-// part of them by any amount, as fonts are drawn differently from one machine to the next.
+// part of them by any amount, as browsers draw the same fonts differently from one version to the next.
 
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
