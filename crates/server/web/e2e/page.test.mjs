@@ -279,6 +279,36 @@ test("tool calls are shown, and their results given back", async () => {
   assert.deepEqual([result.role, result.content, result.tool_call_id], ["tool", "20 degrees", call.tool_calls[0].id]);
 });
 
+test("a field of the settings keeps what is typed while an answer arrives", async () => {
+  await page.click("#show-settings");
+  await page.waitForSelector("#settings:focus");
+  await say("alphabet");
+  await page.waitForFunction(() => document.querySelector(".prose")?.textContent.length > 20);
+  const tools = page.getByLabel("Tools (JSON)");
+  await tools.fill("[{]");
+  await page.getByLabel("Temperature").fill("0.5");
+  await tools.focus();
+  await page.waitForSelector("text=The tools are not JSON");
+  await page.fill("#system", "Be kind.");
+  // The page is drawn many times meanwhile.
+  const before = await length();
+  await page.waitForFunction((n) => document.querySelector(".prose").textContent.length > n + 50, before);
+  assert.equal(await page.inputValue("#system"), "Be kind.");
+  await page.press("#system", "Tab");
+  await page.click("text=Save by name…");
+  await page.fill("[aria-label='Name of the prompt']", "Kind");
+  await page.locator(".entry").hover();
+  await page.click("[aria-label='Actions for alphabet']");
+  await page.click("[role=menuitem]:has-text('Rename')");
+  await page.keyboard.type("Letters");
+  await page.keyboard.press("Enter");
+  await eventually(() => texts(".entry .title"), ["Letters"]);
+  await page.click("#stop");
+  await page.waitForSelector(".cut");
+  const values = [await tools.inputValue(), await page.getByLabel("Temperature").inputValue(), await page.inputValue("[aria-label='Name of the prompt']")];
+  assert.deepEqual(values, ["[{]", "0.5", "Kind"]);
+});
+
 test("tools of MCP servers run when the user says so", async () => {
   const own = await serveWithTools();
   try {

@@ -1,7 +1,7 @@
 // Settings of the conversation that is shown. A field that is empty has the model's default, which
 // it shows.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { readTools } from "../chat/request.ts";
 import type { SamplingName, Settings } from "../chat/types.ts";
 import { Icon, IconButton } from "./icons.tsx";
@@ -32,14 +32,29 @@ const LIMITS: NumberField[] = [
   { name: "seed", label: "Seed", help: "The same seed draws the same tokens.", min: 0, step: 1, otherwise: "random" },
 ];
 
+/**
+ * The text of a field that is taken over once it is complete. Until then it is the field's own: the page is
+ * drawn again at any time, as when an answer arrives, and must not put the former value in its place.
+ */
+function useDraft(value: string) {
+  const [draft, setDraft] = useState<string | null>(null);
+  return {
+    value: draft ?? value,
+    onInput: (event: { currentTarget: { value: string } }) => setDraft(event.currentTarget.value),
+    onBlur: () => setDraft(null),
+  };
+}
+
 function NumberInput({ field }: { field: NumberField }) {
   const app = useApp();
   const value = app.current.settings[field.name];
   const own = field.name in (app.model?.defaults ?? {}) ? app.model?.defaults[field.name as SamplingName] : undefined;
+  const draft = useDraft(value === undefined ? "" : String(value));
   return (
     <label class="field">
       <span>{field.label}</span>
       <input
+        {...draft}
         type="number"
         inputMode="decimal"
         name={field.name}
@@ -47,7 +62,6 @@ function NumberInput({ field }: { field: NumberField }) {
         max={field.max}
         step={field.step}
         title={field.help}
-        value={value ?? ""}
         placeholder={own === undefined ? field.otherwise : `${Number(own.toPrecision(4))} (default)`}
         onChange={(event) => {
           const input = event.currentTarget;
@@ -65,6 +79,9 @@ function SystemPrompt() {
   const { system = "" } = app.current.settings;
   const saved = app.prompts.find((prompt) => prompt.text === system);
   const [name, setName] = useState<string | null>(null);
+  const nameField = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => nameField.current?.focus(), [name === null]);
+  const draft = useDraft(system);
   return (
     <fieldset>
       <legend>System prompt</legend>
@@ -91,7 +108,8 @@ function SystemPrompt() {
         rows={5}
         aria-label="System prompt"
         placeholder="Tells the model how to answer in this chat"
-        value={system}
+        dir="auto"
+        {...draft}
         onChange={(event) => app.set({ system: event.currentTarget.value })}
       />
       {name === null ? (
@@ -111,7 +129,8 @@ function SystemPrompt() {
             aria-label="Name of the prompt"
             placeholder="Name"
             value={name}
-            ref={(input) => input?.focus()}
+            dir="auto"
+            ref={nameField}
             onInput={(event) => setName(event.currentTarget.value)}
             onKeyDown={(event) => {
               if (event.key !== "Escape") return;
@@ -131,6 +150,7 @@ function SystemPrompt() {
 function Tools() {
   const app = useApp();
   const { tools = "" } = app.current.settings;
+  const draft = useDraft(tools);
   let problem = "";
   try {
     readTools(tools);
@@ -145,7 +165,7 @@ function Tools() {
         class="code"
         spellcheck={false}
         placeholder={'[{"name": "get_weather", "parameters": {…}}]'}
-        value={tools}
+        {...draft}
         aria-invalid={problem !== ""}
         onChange={(event) => app.set({ tools: event.currentTarget.value })}
       />
@@ -201,8 +221,10 @@ function Facts() {
 export function SettingsPanel({ close }: { close: () => void }) {
   const app = useApp();
   const { settings } = app.current;
+  const stop = useDraft((settings.stop ?? []).join("\n"));
   const names = Object.keys(settings).filter((name) => name !== "model" && name !== "system") as (keyof Settings)[];
-  useEffect(() => document.getElementById("settings")?.focus(), []);
+  // At once: later it would take the focus from the field that the user is in by then.
+  useLayoutEffect(() => document.getElementById("settings")?.focus(), []);
   return (
     <aside class="settings" id="settings" aria-label="Settings of this chat" tabIndex={-1}>
       <header>
@@ -244,10 +266,11 @@ export function SettingsPanel({ close }: { close: () => void }) {
           <textarea
             rows={2}
             class="code"
-            value={(settings.stop ?? []).join("\n")}
+            dir="auto"
+            {...stop}
             onChange={(event) => {
-              const stop = event.currentTarget.value.split("\n").filter(Boolean);
-              app.set({ stop: stop.length ? stop : undefined });
+              const texts = event.currentTarget.value.split("\n").filter(Boolean);
+              app.set({ stop: texts.length ? texts : undefined });
             }}
           />
         </label>

@@ -1,6 +1,6 @@
 // The list of conversations, by age, with a search.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { toJson, toMarkdown } from "../chat/file.ts";
 import { matches, path } from "../chat/tree.ts";
 import type { Conversation } from "../chat/types.ts";
@@ -26,6 +26,8 @@ function Entry({ conversation }: { conversation: Conversation }) {
   const [isNamed, setNamed] = useState(false);
   const title = conversation.title || "Untitled";
   const isShown = app.view === "chat" && app.current === conversation;
+  const field = useRef<HTMLInputElement>(null);
+  useLayoutEffect(() => field.current?.select(), [isNamed]);
   if (isNamed) {
     const end = (event: Event) => {
       app.rename(conversation, (event.target as HTMLInputElement).value);
@@ -37,7 +39,8 @@ function Entry({ conversation }: { conversation: Conversation }) {
           class="rename"
           aria-label="Name of the chat"
           defaultValue={title}
-          ref={(input) => input?.select()}
+          dir="auto"
+          ref={field}
           onBlur={end}
           onKeyDown={(event) => {
             if (event.key === "Enter") end(event);
