@@ -38,9 +38,16 @@ after(async () => {
 async function open(options = {}, url = server.url) {
   context = await browser.newContext({ viewport: WIDE, colorScheme: "light", reducedMotion: "reduce", ...options });
   context.setDefaultTimeout(LIMIT);
-  page = await context.newPage();
   problems = [];
   foreign = [];
+  page = await newTab(url);
+  return page;
+}
+
+/** Another tab of the profile; `before` runs in it before the page does. */
+async function newTab(url, before) {
+  const page = await context.newPage();
+  if (before) await page.addInitScript(before);
   page.on("pageerror", (error) => problems.push(error.message));
   page.on("console", (message) => {
     if (["error", "warning"].includes(message.type())) problems.push(message.text());
@@ -334,6 +341,8 @@ test("tools of MCP servers run when the user says so", async () => {
     // Nothing is asked now.
     await say("weather");
     await eventually(() => page.getByText("It is sunny in Oslo.").count(), 2);
+    // The server goes once it has said all.
+    await answered();
   } finally {
     own.stop();
   }
@@ -400,6 +409,89 @@ test("chats are searched, renamed, exported, imported, deleted and restored", as
   await page.waitForFunction(() => document.querySelectorAll(".entry").length === 3);
   await page.click('.entry a[title="Greetings"] >> nth=0');
   await eventually(() => texts(".message .prose"), ["Hello there! How can I help?"]);
+});
+
+/** Tests this tab from now on. Browsers hardly draw those behind it. */
+async function show(tab) {
+  page = tab;
+  await tab.bringToFront();
+}
+
+test("two tabs that say something behind the same answer get two branches", async () => {
+  await say("hello");
+  await answered();
+  const first = page;
+  // This one hears nothing of the other, as one that the browser has frozen.
+  const second = await newTab(first.url(), () => {
+    globalThis.BroadcastChannel = class {
+      postMessage() {}
+    };
+  });
+  await second.waitForSelector(".message.assistant");
+  for (const [tab, text] of [[first, "from the first"], [second, "from the second"]]) {
+    await show(tab);
+    await say(text);
+    await answered();
+  }
+  await eventually(() => texts(".said"), ["hello", "from the second"]);
+  await show(first);
+  for (let n = 0; n < 2; n += 1) {
+    await eventually(() => texts(".said"), ["hello", n === 0 ? "from the first" : "from the second"]);
+    await page.reload();
+    await page.waitForSelector(".siblings");
+    await eventually(() => texts(".siblings"), ["2 / 2"]);
+    if (n === 0) continue;
+    await page.click("[aria-label='Previous version']");
+    await eventually(() => texts(".said"), ["hello", "from the first"]);
+    assert.deepEqual(await texts(".prose"), ["Hello there! How can I help?", "I see."]);
+  }
+});
+
+test("tabs show what the others do", async () => {
+  await say("hello");
+  await answered();
+  const first = page;
+  const second = await newTab(first.url());
+  await second.waitForSelector(".message.assistant");
+  await show(first);
+  await say("alphabet");
+  await show(second);
+  // What arrives in one can be read and stopped in the other.
+  await page.waitForFunction(() => [...document.querySelectorAll(".prose")].at(-1).textContent.startsWith("abc"));
+  await page.click("#stop");
+  for (const tab of [second, first]) {
+    await show(tab);
+    await page.waitForSelector(".cut");
+    await eventually(() => page.locator("#stop").count(), 0);
+  }
+  await show(second);
+  await say("and now?");
+  await answered();
+  await show(first);
+  await eventually(() => texts(".said"), ["hello", "alphabet", "and now?"]);
+  await eventually(last, "I see.");
+  // A third one, opened during an answer, knows that it arrives elsewhere.
+  await say("alphabet");
+  await page.waitForSelector("#stop");
+  const third = await newTab(first.url());
+  await third.waitForSelector("#stop");
+  assert.equal(await third.locator(".message:last-child .cut").count(), 0);
+  await show(first);
+  await page.keyboard.press("Escape");
+  await show(third);
+  await page.waitForSelector(".message:last-child .cut");
+  await show(first);
+
+  await page.hover(".entry");
+  await page.click("[aria-label='Actions for hello']");
+  await page.click("[role=menuitem]:has-text('Delete')");
+  await show(second);
+  await page.waitForSelector("text=Another tab has deleted this chat.");
+  await page.waitForSelector(".welcome");
+  await page.click("text=Undo");
+  await eventually(() => texts(".entry .title"), ["hello"]);
+  await show(first);
+  await eventually(() => texts(".entry .title"), ["hello"]);
 });
 
 /** A PDF of one page that has one line. */

@@ -6,10 +6,11 @@ import { Api } from "./chat/api.ts";
 import { fit } from "./chat/context.ts";
 import { failure } from "./chat/failure.ts";
 import { fromJson } from "./chat/file.ts";
+import { Library } from "./chat/library.ts";
 import { body } from "./chat/request.ts";
-import { keep, type Prompt, recall, Storage } from "./chat/storage.ts";
+import { keep, type Prompt, recall } from "./chat/storage.ts";
 import * as tree from "./chat/tree.ts";
-import type { Attachment, Conversation, Model, Settings, ToolCall, ToolServer, Turn } from "./chat/types.ts";
+import type { Attachment, Conversation, End, Model, Settings, ToolCall, ToolServer, Turn } from "./chat/types.ts";
 
 export type View = "chat" | "dashboard";
 /** Whether the page knows its models, and if not, why. */
@@ -20,7 +21,14 @@ const SAVE_EVERY = 1000;
 
 export class App {
   readonly api = new Api();
-  conversations: Conversation[] = [];
+  readonly library = new Library({
+    changed: (turn) => this.changed(turn),
+    deleted: (conversation) => this.#deletedElsewhere(conversation),
+    stop: (id) => {
+      for (const { turn, abort } of this.#running.values()) if (turn.id === id) abort.abort();
+    },
+    problem: (text) => this.tell(text),
+  });
   current: Conversation = tree.newConversation({});
   models: Model[] = [];
   /** MCP servers that the server offers the tools of. */
@@ -28,8 +36,6 @@ export class App {
   link: Link = "connecting";
   /** Why the key was refused, once one was tried. */
   keyError: string | null = null;
-  /** Whether conversations outlast the page. */
-  lasts = true;
   view: View = "chat";
   /** What a screen reader is told. */
   status = "";
@@ -37,8 +43,8 @@ export class App {
   notice: { text: string; undo?: () => void } | null = null;
   prompts: Prompt[] = recall("prompts", []);
 
-  #storage: Storage | null = null;
-  #running = new Map<string, AbortController>();
+  /** Of conversations, the answer that arrives in this tab. */
+  #running = new Map<string, { abort: AbortController; turn: Turn }>();
   #calling = new Set<ToolCall>();
   /** Of conversations, the tools that run there without a further question, until the page is closed. */
   #always = new Map<string, Set<string>>();
@@ -89,15 +95,7 @@ export class App {
     const session = recall("key", "", () => sessionStorage);
     this.api.key = session || recall("key", "");
     this.current.settings = recall<Settings>("defaults", {});
-    const [storage] = await Promise.all([Storage.open(), this.connect()]);
-    this.#storage = storage;
-    this.lasts = storage.lasts;
-    const kept = await storage.all();
-    for (const turn of kept.flatMap((conversation) => conversation.turns)) {
-      // The page was closed in the middle of this answer.
-      if (turn.end === "streaming") turn.end = "stopped";
-    }
-    this.conversations = [...this.conversations, ...kept].sort((a, b) => b.updated - a.updated);
+    await Promise.all([this.library.open(), this.connect()]);
     this.route();
   }
 
@@ -105,9 +103,9 @@ export class App {
   route(): void {
     const [, name = "", id = ""] = location.hash.split("/");
     this.view = name === "dashboard" ? "dashboard" : "chat";
-    const found = name === "chat" ? this.conversations.find((own) => own.id === id) : undefined;
+    const found = name === "chat" ? this.library.conversations.find((own) => own.id === id) : undefined;
     if (found) this.current = found;
-    else if (this.view === "chat" && this.conversations.includes(this.current)) this.#fresh();
+    else if (this.view === "chat" && this.library.has(this.current)) this.#fresh();
     this.changed();
   }
 
@@ -171,44 +169,44 @@ export class App {
     location.hash = "#/dashboard";
   }
 
-  #save(conversation: Conversation): void {
-    if (!this.conversations.includes(conversation)) return;
-    this.#storage?.put(conversation).catch((error: Error) => {
-      this.tell(`This chat could not be saved: ${error.message}`);
-    });
-  }
-
-  /** Writes what streams, as the page may be about to go. */
-  saveRunning(): void {
-    for (const conversation of this.conversations) if (this.isRunning(conversation)) this.#save(conversation);
-  }
-
   /** Takes a conversation into the list, at its head. */
   #touch(conversation: Conversation): void {
     conversation.updated = Date.now();
-    const others = this.conversations.filter((own) => own !== conversation);
-    this.conversations = [conversation, ...others];
+    this.library.add(conversation);
     if (conversation === this.current && this.view === "chat") {
       history.replaceState(null, "", `#/chat/${conversation.id}`);
     }
-    this.#save(conversation);
+    void this.library.save(conversation);
   }
 
   rename(conversation: Conversation, title: string): void {
     conversation.named = title.trim() !== "";
     conversation.title = title.trim() || tree.titleOf(conversation);
-    this.#save(conversation);
+    void this.library.save(conversation);
     this.changed();
   }
 
   delete(conversation: Conversation): void {
     this.stop(conversation);
-    this.conversations = this.conversations.filter((own) => own !== conversation);
-    void this.#storage?.delete(conversation.id);
+    this.library.delete(conversation);
     if (this.current === conversation) this.newChat();
-    this.tell("Chat deleted.", () => {
-      this.conversations = [conversation, ...this.conversations].sort((a, b) => b.updated - a.updated);
-      this.#save(conversation);
+    this.#offer(conversation, "Chat deleted.");
+  }
+
+  #deletedElsewhere(conversation: Conversation): void {
+    this.#running.get(conversation.id)?.abort.abort();
+    if (this.current === conversation) {
+      this.newChat();
+      this.#offer(conversation, "Another tab has deleted this chat.");
+    }
+    this.changed();
+  }
+
+  /** Says that a conversation is gone, and offers to bring it back. */
+  #offer(conversation: Conversation, text: string): void {
+    this.tell(text, () => {
+      this.library.add(conversation);
+      void this.library.save(conversation);
       this.dismiss();
     });
   }
@@ -217,8 +215,8 @@ export class App {
   import(text: string): void {
     try {
       const found = fromJson(text);
-      this.conversations = [...found, ...this.conversations].sort((a, b) => b.updated - a.updated);
-      for (const conversation of found) this.#save(conversation);
+      this.library.add(...found);
+      for (const conversation of found) void this.library.save(conversation);
       this.tell(found.length === 1 ? "1 chat imported." : `${found.length} chats imported.`);
     } catch (error) {
       this.tell((error as Error).message);
@@ -230,7 +228,7 @@ export class App {
     const settings = { ...this.current.settings, ...changes };
     const kept = Object.entries(settings).filter(([, value]) => value !== undefined && value !== "");
     this.current.settings = Object.fromEntries(kept) as Settings;
-    if (this.conversations.includes(this.current)) this.#save(this.current);
+    void this.library.save(this.current);
     this.changed();
   }
 
@@ -241,27 +239,42 @@ export class App {
   }
 
   savePrompt(name: string, text: string): void {
-    const others = this.prompts.filter((own) => own.name !== name);
+    // Another tab may have saved one too.
+    const others = recall<Prompt[]>("prompts", []).filter((own) => own.name !== name);
     this.prompts = [...others, { name, text }].sort((a, b) => a.name.localeCompare(b.name));
     keep("prompts", this.prompts);
     this.changed();
   }
 
   deletePrompt(name: string): void {
-    this.prompts = this.prompts.filter((own) => own.name !== name);
+    this.prompts = recall<Prompt[]>("prompts", []).filter((own) => own.name !== name);
     keep("prompts", this.prompts);
+    this.changed();
+  }
+
+  /** Another tab has saved or deleted a prompt. */
+  reloadPrompts(): void {
+    this.prompts = recall("prompts", []);
     this.changed();
   }
 
   // ---- Answers.
 
+  /** Whether the conversation is being answered, in this tab or, in the branch that is shown, in another one. */
   isRunning(conversation = this.current): boolean {
-    return this.#running.has(conversation.id);
+    return this.#running.has(conversation.id) || this.library.elsewhere(conversation) !== undefined;
   }
 
   /** Stops the answer of a conversation; what there is of it stays. */
   stop(conversation = this.current): void {
-    this.#running.get(conversation.id)?.abort();
+    const elsewhere = this.library.elsewhere(conversation);
+    if (elsewhere) this.library.stopElsewhere(elsewhere);
+    this.#running.get(conversation.id)?.abort.abort();
+  }
+
+  /** Why an answer ended. One that nobody receives any more was stopped, as its tab was closed. */
+  endOf(turn: Turn): End | undefined {
+    return turn.end === "streaming" && !this.library.isLive(turn) ? "stopped" : turn.end;
   }
 
   /** Says something, and has it answered. */
@@ -349,7 +362,7 @@ export class App {
   /** Goes on once every call has a result, unless the conversation went another way. */
   #settle(conversation: Conversation, turn: Turn): void {
     const calls = turn.calls ?? [];
-    this.#save(conversation);
+    void this.library.save(conversation);
     this.changed(turn);
     if (calls.some((call) => call.result === undefined)) return;
     if (conversation.leaf !== turn.id || this.isRunning(conversation)) return;
@@ -364,14 +377,14 @@ export class App {
     const next = all[all.indexOf(turn) + step];
     if (!next) return;
     tree.show(this.current, next);
-    this.#save(this.current);
+    void this.library.save(this.current);
     this.changed();
   }
 
   branchFrom(turn: Turn): void {
     const copy = tree.branch(this.current, turn);
-    this.conversations = [copy, ...this.conversations];
-    this.#save(copy);
+    this.library.add(copy);
+    void this.library.save(copy);
     this.open(copy);
     this.tell("Branched into a new chat.");
   }
@@ -386,7 +399,8 @@ export class App {
     const turn = proceeds ?? tree.append(conversation, conversation.leaf, "assistant", "");
     const abort = new AbortController();
     const { signal } = abort;
-    this.#running.set(conversation.id, abort);
+    this.#running.set(conversation.id, { abort, turn });
+    this.library.started(conversation, turn);
     turn.end = "streaming";
     delete turn.failure;
     this.status = "The model is answering.";
@@ -410,7 +424,7 @@ export class App {
         answer.add(chunk, now);
         if (now - saved > SAVE_EVERY) {
           saved = now;
-          this.#save(conversation);
+          void this.library.save(conversation);
         }
         this.changed(turn);
       }
@@ -433,7 +447,9 @@ export class App {
       if (always?.has(call.name) && this.serverOf(call, conversation)) void this.run(turn, call, conversation);
     }
     this.status = { failed: "The answer failed.", stopped: "Stopped." }[end] ?? "The answer is complete.";
-    this.#save(conversation);
+    this.changed(turn);
+    await this.library.save(conversation);
+    this.library.ended(conversation, turn);
     this.changed(turn);
   }
 }

@@ -10,7 +10,10 @@ applyTheme();
 const app = new App();
 window.addEventListener("hashchange", () => app.route());
 window.addEventListener("popstate", () => app.route());
-document.addEventListener("visibilitychange", () => document.hidden && app.saveRunning());
+document.addEventListener("visibilitychange", () => document.hidden && app.library.saveLive());
+window.addEventListener("pagehide", () => app.library.leave());
+window.addEventListener("pageshow", (event) => event.persisted && void app.library.refresh());
+window.addEventListener("storage", () => app.reloadPrompts());
 const root = document.getElementById("app");
 if (root) {
   render(

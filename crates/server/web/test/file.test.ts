@@ -38,6 +38,19 @@ test("other files are refused with a reason", () => {
   for (const [text, reason] of cases) assert.throws(() => fromJson(text), reason);
 });
 
+test("what has another form than it should is left out", () => {
+  const own = talk();
+  Object.assign(own.turns[1]!, {
+    calls: [null], tokens: [{ text: 1 }], stats: { promptTokens: "many" }, failure: 5, dropped: -1, end: "odd", reasoning: {}, other: 1,
+  });
+  Object.assign(own.turns[0]!, { files: [{ name: "a.txt" }] });
+  Object.assign(own.settings, { top_k: "5", stop: [1], servers: "all", seed: 7 });
+  const [read] = fromJson(toJson([own]));
+  assert.deepEqual(read!.settings, { temperature: 0.5, seed: 7 });
+  const fields = read!.turns.map((turn) => Object.keys(turn).sort());
+  assert.deepEqual(fields, Array(2).fill(["created", "id", "parent", "role", "text"]));
+});
+
 test("Markdown has the branch that is shown", () => {
   const own = talk();
   assert.equal(

@@ -1,6 +1,7 @@
 // What the browser keeps: conversations in IndexedDB, small settings in localStorage. A window
 // that keeps nothing, as private ones may, works from memory.
 
+import { readConversation } from "./read.ts";
 import type { Conversation } from "./types.ts";
 
 const NAME = "realizar";
@@ -43,19 +44,52 @@ export class Storage {
     return this.#database?.transaction(CONVERSATIONS, mode).objectStore(CONVERSATIONS);
   }
 
+  /** All that is stored; what cannot be read stays where it is and is not shown. */
   async all(): Promise<Conversation[]> {
     const store = this.#store("readonly");
-    return store ? done(store.getAll()) : [];
+    return store ? (await done<unknown[]>(store.getAll())).flatMap((value) => read(value) ?? []) : [];
   }
 
-  async put(conversation: Conversation): Promise<void> {
+  async get(id: string): Promise<Conversation | undefined> {
+    const store = this.#store("readonly");
+    return store && read(await done<unknown>(store.get(id)));
+  }
+
+  /**
+   * Changes what is stored of a conversation in one transaction, so that no tab overwrites what another
+   * one has stored in between. `change` gets what is stored and returns what takes its place, if anything.
+   */
+  async update(id: string, change: (stored: Conversation | undefined) => Conversation | undefined): Promise<void> {
     const store = this.#store("readwrite");
-    if (store) await done(store.put(conversation));
+    if (!store) return;
+    const { transaction } = store;
+    await new Promise<void>((resolve, reject) => {
+      transaction.oncomplete = () => resolve();
+      transaction.onabort = () => reject(transaction.error ?? new Error("the browser did not store it"));
+      const request = store.get(id);
+      request.onsuccess = () => {
+        try {
+          const next = change(read(request.result));
+          if (next) store.put(next);
+        } catch (error) {
+          reject(error);
+          transaction.abort();
+        }
+      };
+    });
   }
 
   async delete(id: string): Promise<void> {
     const store = this.#store("readwrite");
     if (store) await done(store.delete(id));
+  }
+}
+
+function read(value: unknown): Conversation | undefined {
+  try {
+    return value === undefined ? undefined : readConversation(value);
+  } catch {
+    return undefined;
   }
 }
 

@@ -34,6 +34,8 @@ export function path(conversation: Conversation, leaf = conversation.leaf): Turn
     const turn = turns.get(id);
     if (!turn) break;
     found.push(turn);
+    // Each turn once, even if something has made a circle of them.
+    turns.delete(turn.id);
     id = turn.parent;
   }
   return found.reverse();

@@ -46,8 +46,8 @@ function Siblings({ app, turn }: { app: App; turn: Turn }) {
   );
 }
 
-function Reasoning({ turn }: { turn: Turn }) {
-  const isLive = turn.end === "streaming" && turn.text === "" && !turn.calls?.length;
+function Reasoning({ app, turn }: { app: App; turn: Turn }) {
+  const isLive = app.endOf(turn) === "streaming" && turn.text === "" && !turn.calls?.length;
   const seconds = Math.max(1, Math.round((turn.reasoningMs ?? 0) / 1000));
   const label = isLive ? "Thinking…" : `Thought for ${plural(seconds, "second")}`;
   return (
@@ -162,7 +162,7 @@ function Calls({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean })
   );
 }
 
-function Facts({ turn }: { turn: Turn }) {
+function Facts({ app, turn }: { app: App; turn: Turn }) {
   const { stats } = turn;
   if (!stats || stats.answerTokens === 0) return null;
   const rate = speed(turn);
@@ -173,7 +173,7 @@ function Facts({ turn }: { turn: Turn }) {
       <span>{turn.model}</span>
       {rate !== null && <span>{rate.toFixed(rate < 100 ? 1 : 0)} tokens/s</span>}
       <span>{plural(stats.answerTokens, "token")}</span>
-      {turn.end !== "streaming" && <span>{(stats.firstTokenMs / 1000).toFixed(2)} s to first token</span>}
+      {app.endOf(turn) !== "streaming" && <span>{(stats.firstTokenMs / 1000).toFixed(2)} s to first token</span>}
     </p>
   );
 }
@@ -184,7 +184,7 @@ function Cut({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean }) {
     length: "Cut off: the answer reached its maximum number of tokens.",
     context: "Cut off: the model's context is full. To continue, the oldest messages are left out.",
     stopped: "Stopped.",
-  }[turn.end as string];
+  }[app.endOf(turn) as string];
   if (!text) return null;
   const canProceed = isLast && turn.text.trim() !== "" && !turn.calls?.length;
   return (
@@ -294,11 +294,11 @@ function User({ app, turn }: Props) {
 
 function Assistant({ app, turn, isLast }: Props) {
   const [hasTokens, setTokens] = useState(false);
-  const isLive = turn.end === "streaming";
+  const isLive = app.endOf(turn) === "streaming";
   const isEmpty = !turn.text && !turn.reasoning && !turn.calls?.length;
   return (
     <>
-      {turn.reasoning && <Reasoning turn={turn} />}
+      {turn.reasoning && <Reasoning app={app} turn={turn} />}
       {isLive && isEmpty && (
         <p class="waiting" aria-label="Reading the conversation">
           <span />
@@ -322,7 +322,7 @@ function Assistant({ app, turn, isLast }: Props) {
             )}
           </>
         )}
-        <Facts turn={turn} />
+        <Facts app={app} turn={turn} />
       </div>
     </>
   );
@@ -345,10 +345,11 @@ export class Message extends Component<Props> {
   }
 
   override render(props: Props) {
-    const { role, end } = props.turn;
+    const { app, turn } = props;
+    const { role } = turn;
     const Kind = KINDS[role];
     return (
-      <article class={`message ${role}`} aria-label={NAMES[role]} aria-busy={end === "streaming"}>
+      <article class={`message ${role}`} aria-label={NAMES[role]} aria-busy={app.endOf(turn) === "streaming"}>
         <Kind {...props} />
       </article>
     );

@@ -83,7 +83,7 @@ export function Sidebar({ close }: { close: () => void }) {
   const app = useApp();
   const [query, setQuery] = useState("");
   const upload = useRef<HTMLInputElement>(null);
-  const found = app.conversations.filter((conversation) => matches(conversation, query));
+  const found = app.library.conversations.filter((conversation) => matches(conversation, query));
   const groups = new Map<string, Conversation[]>();
   for (const own of found) {
     const name = age(own.updated, Date.now());
@@ -137,7 +137,7 @@ export function Sidebar({ close }: { close: () => void }) {
           <p class="hint">{query ? "No chat has these words." : "Chats are kept in this browser and nowhere else."}</p>
         )}
       </div>
-      {!app.lasts && <p class="hint">This window keeps no data: chats are gone when it closes.</p>}
+      {!app.library.lasts && <p class="hint">This window keeps no data: chats are gone when it closes.</p>}
       <div class="foot">
         <a href="#/dashboard" class="row" aria-current={app.view === "dashboard" ? "page" : undefined}>
           <Icon name="chart" />
@@ -151,7 +151,7 @@ export function Sidebar({ close }: { close: () => void }) {
             {
               icon: "save",
               label: "Export all",
-              run: () => download("chats.json", toJson(app.conversations), "application/json"),
+              run: () => download("chats.json", toJson(app.library.conversations), "application/json"),
             },
             ...(app.api.key ? [{ icon: "key" as const, label: "Forget the API key", run: () => app.forgetKey() }] : []),
           ]}

@@ -157,7 +157,7 @@ export function Thread() {
                   app={app}
                   turn={turn}
                   isLast={turn === last}
-                  version={[current.id, app.version(turn), turn === last, isBusy, app.servers.length, siblings(current, turn).length].join()}
+                  version={[current.id, app.version(turn), turn === last, isBusy, app.servers.length, app.endOf(turn), siblings(current, turn).length].join()}
                 />
               </>
             ))}
