@@ -18,17 +18,23 @@ const PAGE: &str = include_str!("page/index.html");
 /// Of the libraries that are built into the page.
 const LICENSES: &str = include_str!("page/licenses.txt");
 
-/// Modules that the page imports when it needs them, compressed by gzip: what renders formulas, and
-/// what reads PDFs.
-const MODULES: [(&str, &[u8]); 2] =
-    [("math.js", include_bytes!("page/math.js.gz")), ("pdf.js", include_bytes!("page/pdf.js.gz"))];
+/// Modules beside the page, compressed by gzip: the worker that formats answers, and what it and the
+/// page import when they need it to render formulas and to read PDFs.
+const MODULES: [(&str, &[u8]); 3] = [
+    ("markdown.js", include_bytes!("page/markdown.js.gz")),
+    ("math.js", include_bytes!("page/math.js.gz")),
+    ("pdf.js", include_bytes!("page/pdf.js.gz")),
+];
+
+/// A worker has a policy of its own: it loads modules of this server and nothing else.
+const POLICY_OF_MODULES: &str = "default-src 'none'; script-src 'self'";
 
 /// The page may load from and talk to only this server; what runs and styles it are the
 /// two elements that it was built with, and modules of this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let policy = format!(
-        "default-src 'none'; script-src 'self' {}; style-src {}; connect-src 'self'; img-src data:; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "default-src 'none'; script-src 'self' {}; worker-src 'self'; style-src {}; \
+         connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         source(PAGE, "<script type=\"module\">", "</script>"),
         source(PAGE, "<style>", "</style>"),
     );
@@ -69,6 +75,7 @@ pub(crate) async fn module(
         return Err(ApiError::unknown_url("GET", &format!("/page/{name}")));
     };
     let kind = [
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY_OF_MODULES)),
         (header::CONTENT_TYPE, HeaderValue::from_static("text/javascript; charset=utf-8")),
         (header::CONTENT_ENCODING, HeaderValue::from_static("gzip")),
     ];
@@ -102,5 +109,6 @@ mod tests {
         let policy = POLICY.to_str().expect("a text");
         assert_eq!(policy.matches("'sha256-").count(), 2, "{policy}");
         assert!(!policy.contains("unsafe"), "{policy}");
+        assert!(policy.contains("; worker-src 'self';"), "{policy}");
     }
 }

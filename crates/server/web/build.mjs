@@ -29,9 +29,9 @@ async function text(options) {
   return outputFiles[0].text;
 }
 
-/** A module, minified; the folder `page` is fetched while it runs. */
+/** A module, minified; others of the server's are fetched while it runs. */
 function script(entry, options = {}) {
-  return text({ entryPoints: [entry], format: "esm", minify: true, external: ["./page/*"], ...options });
+  return text({ entryPoints: [entry], format: "esm", minify: true, external: ["./page/*", "./math.js"], ...options });
 }
 
 async function page() {
@@ -61,7 +61,7 @@ async function tests() {
   const folder = "build/tests";
   await rm(folder, { recursive: true, force: true });
   const entryPoints = (await readdir("test")).filter((name) => name.endsWith(".test.ts")).map((name) => join("test", name));
-  await build({ ...common, write: true, entryPoints, outdir: folder, format: "esm", platform: "node", target: "node20", external: ["./page/*"] });
+  await build({ ...common, write: true, entryPoints, outdir: folder, format: "esm", platform: "node", target: "node20", external: ["./page/*", "./math.js"] });
 }
 
 if (argv[2] === "--tests") {
@@ -70,6 +70,7 @@ if (argv[2] === "--tests") {
   const out = argv[2] ?? "build/page";
   const built = {
     "index.html": page(),
+    "markdown.js": script("src/markdown-file.ts"),
     "math.js": script("src/math-file.ts"),
     "pdf.js": script("src/pdf-file.ts", { external: ["canvas", "@napi-rs/canvas", "node:*", "fs", "http", "https", "url", "module"] }),
   };

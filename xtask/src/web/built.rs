@@ -16,8 +16,13 @@ pub(crate) const FOLDER: &str = "crates/server/src/page";
 /// Hashes of the sources together, and of each file.
 const LIST: &str = "SHA256SUMS";
 /// The files as they are built, and whether they are committed compressed.
-const FILES: [(&str, bool); 4] =
-    [("index.html", false), ("licenses.txt", false), ("math.js", true), ("pdf.js", true)];
+const FILES: [(&str, bool); 5] = [
+    ("index.html", false),
+    ("licenses.txt", false),
+    ("markdown.js", true),
+    ("math.js", true),
+    ("pdf.js", true),
+];
 
 /// The name under which a file is committed.
 fn committed(name: &str, is_compressed: bool) -> String {

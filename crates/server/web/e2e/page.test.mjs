@@ -74,7 +74,12 @@ async function say(text) {
   await page.press("#prompt", "Enter");
 }
 
-const answered = () => page.waitForSelector(".message.assistant:last-child .again:not([disabled])");
+/** All texts are formatted. */
+const formatted = () => page.waitForFunction(() => !document.querySelector(".prose[aria-busy=true]"));
+const answered = async () => {
+  await page.waitForSelector(".message.assistant:last-child .again:not([disabled])");
+  await formatted();
+};
 const texts = (selector) => page.locator(selector).allInnerTexts();
 const last = () => page.locator(".message.assistant").last().locator(".prose").last().innerText();
 const length = async () => (await last()).length;
@@ -121,6 +126,7 @@ test("a chat is answered, kept, and there after a reload", async () => {
   await page.reload();
   await page.waitForSelector(".message");
   await eventually(() => texts(".said"), ["hello", "and now?"]);
+  await formatted();
   assert.equal(await last(), "I see.");
   assert.equal(await page.title(), "hello – realizar");
 });
@@ -494,6 +500,107 @@ test("tabs show what the others do", async () => {
   await eventually(() => texts(".entry .title"), ["hello"]);
 });
 
+/** A file of one chat, in which answers follow one another. */
+function chatOf(title, ...turns) {
+  const all = turns.map((turn, idx) => ({
+    id: `t${idx}`, parent: idx === 0 ? null : `t${idx - 1}`, role: idx % 2 ? "assistant" : "user", created: 1, end: "done", ...turn,
+  }));
+  const conversation = { id: "c", title, named: true, created: 1, updated: 1, leaf: all.at(-1).id, turns: all, settings: {} };
+  const text = JSON.stringify({ format: "realizar.conversations", version: 1, conversations: [conversation] });
+  return { name: "chat.json", mimeType: "application/json", buffer: Buffer.from(text) };
+}
+
+async function openChat(title, ...turns) {
+  await page.setInputFiles("#import", chatOf(title, ...turns));
+  await page.click(`.entry a[title="${title}"]`);
+  await page.waitForSelector(".message");
+}
+
+test("nothing in a chat makes the page unusable", async () => {
+  const stats = { promptTokens: 1, cachedTokens: 0, answerTokens: 424_242, firstTokenMs: 1, decodeMs: 1 };
+  await openChat(
+    "Odd",
+    { text: "q".repeat(200_000) },
+    { text: `*before*\n\n${">".repeat(2000)}\n\n*behind*` },
+    { text: "and?" },
+    { text: `*first*\n\n${"*a_".repeat(7000)}\n\n*last*` },
+    { text: "and?" },
+    { text: "", end: "tools", calls: [{ id: "1", name: "f", arguments: "[".repeat(20_000) }] },
+    { text: "and?" },
+    { text: "no *statistics*", stats },
+  );
+  const check = async () => {
+    await formatted();
+    await eventually(() => page.locator(".cut >> text=Try again").count(), 2);
+    assert.deepEqual(await texts(".prose em"), ["before", "behind", "first", "last", "statistics"]);
+    assert.ok((await page.innerText(".message >> nth=3")).includes("*a_".repeat(7000)));
+    await eventually(() => texts(".said .link"), ["Show all 200,000 characters"]);
+  };
+  // After a reload neither, and an error within a message stays there.
+  await page.addInitScript(() => {
+    const { get } = Object.getOwnPropertyDescriptor(Intl.NumberFormat.prototype, "format");
+    globalThis.isBroken = true;
+    Object.defineProperty(Intl.NumberFormat.prototype, "format", {
+      get() {
+        const format = get.call(this);
+        return (n) => {
+          if (n === 424_242 && globalThis.isBroken) throw new Error("broken");
+          return format(n);
+        };
+      },
+    });
+  });
+  await page.reload();
+  await page.waitForSelector("text=This message cannot be shown as usual");
+  assert.match(await page.innerText(".message:last-child"), /^no \*statistics\*/);
+  await page.evaluate(() => (globalThis.isBroken = false));
+  await page.click(".message:last-child >> text=Try again");
+  await check();
+  await page.click(".message >> nth=1 >> text=Try again");
+  await check();
+  await page.selectOption("#model", "small");
+  await say("hello");
+  await answered();
+  assert.equal(await last(), "Hello there! How can I help?");
+  // Nor does what arrives.
+  await page.route("**/v1/chat/completions", (route) => {
+    const usage = { prompt_tokens: 20, completion_tokens: 2000 };
+    const chunk = { choices: [{ delta: { content: ">".repeat(2000) }, finish_reason: "stop" }], usage };
+    return route.fulfill({ contentType: "text/event-stream", body: `data: ${JSON.stringify(chunk)}\n\ndata: [DONE]\n\n` });
+  });
+  await say("quotes");
+  await answered();
+  assert.match(await last(), /^>+$/);
+  await page.unroute("**/v1/chat/completions");
+  await say("hello");
+  await answered();
+  assert.equal(await last(), "Hello there! How can I help?");
+  // The chat is longer than the context, which is found by asking the server.
+  problems = problems.filter((problem) => !problem.includes("status of 400"));
+});
+
+test("texts run in the direction of their script, and footnotes are at their end", async () => {
+  await openChat(
+    "Scripts",
+    { text: "שלום\nhello" },
+    { text: "- مرحبا\n- hello\n\nA claim[^1], and another[^x].\n\n```js\nf()\n```\n\n[^x]: Its *source*.\n[^1]: Here.\n" },
+  );
+  await formatted();
+  const directions = (selector) =>
+    page.locator(selector).evaluateAll((all) => all.map((node) => globalThis.getComputedStyle(node).direction));
+  assert.deepEqual(await directions(".said"), ["rtl"]);
+  assert.deepEqual(await directions(".prose .block"), ["rtl", "ltr", "ltr", "ltr"]);
+  await page.fill("#prompt", "مرحبا");
+  assert.deepEqual(await directions("#prompt"), ["rtl"]);
+  await page.fill("#prompt", "");
+  assert.deepEqual(await page.locator(".notes li").allTextContents(), ["Here.\n↩", "Its source.\n↩"]);
+  await page.click("[aria-label='Footnote 2']");
+  await page.waitForSelector("[data-note-text='2']:focus");
+  await page.click("[data-note-of='2']");
+  await page.waitForSelector("[data-note='2']:focus");
+  assert.deepEqual(await barriers(), []);
+});
+
 /** A PDF of one page that has one line. */
 function pdf(line) {
   const stream = `BT /F 12 Tf 72 720 Td (${line}) Tj ET`;
@@ -520,16 +627,20 @@ test("text files and PDFs are attached by their text", async () => {
   await page.setInputFiles("#attach", [
     { name: "notes.txt", mimeType: "text/plain", buffer: Buffer.from("First note.\r\n") },
     { name: "paper.pdf", mimeType: "application/pdf", buffer: pdf("A line of a paper.") },
-    { name: "noise.bin", mimeType: "application/octet-stream", buffer: Buffer.from([0xff, 0xfe, 0, 1]) },
+    { name: "wide.txt", mimeType: "text/plain", buffer: Buffer.from("\ufeffWide: ä, 😀.", "utf16le") },
+    { name: "old.txt", mimeType: "text/plain", buffer: Buffer.from([0x4f, 0x6c, 0x64, 0x3a, 0x20, 0xe4, 0x20, 0x80]) },
+    { name: "noise.bin", mimeType: "application/octet-stream", buffer: Buffer.from([0x89, 0x50, 0x4e, 0x47, 0, 1]) },
   ]);
   await page.waitForSelector(".problem");
-  assert.match(await page.innerText(".composer .problem"), /noise\.bin is neither text in UTF-8 nor a PDF/);
-  await eventually(() => texts(".attached li > span:first-of-type"), ["notes.txt", "paper.pdf"]);
+  assert.match(await page.innerText(".composer .problem"), /noise\.bin is neither a text file nor a PDF/);
+  await eventually(() => texts(".attached li > span:first-of-type"), ["notes.txt", "paper.pdf", "wide.txt", "old.txt"]);
+  await eventually(() => texts(".attached .hint"), ["1 page", "read as UTF-16", "read as Latin-1"]);
   await say("Summarize.");
   await answered();
   assert.equal(
     bodies[0].messages[0].content,
-    "File: notes.txt\n```\nFirst note.\n```\n\nFile: paper.pdf\n```\nA line of a paper.\n```\n\nSummarize.",
+    "File: notes.txt\n```\nFirst note.\n```\n\nFile: paper.pdf\n```\nA line of a paper.\n```\n\n" +
+      "File: wide.txt\n```\nWide: ä, 😀.\n```\n\nFile: old.txt\n```\nOld: ä €\n```\n\nSummarize.",
   );
   assert.match(await page.innerText(".bubble"), /notes\.txt.*paper\.pdf.*1 page.*Summarize\./s);
 });

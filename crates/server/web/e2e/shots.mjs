@@ -8,7 +8,7 @@ import { env } from "node:process";
 /** How far apart two values of a channel may be, of 255. */
 const NEAR = 40;
 /** The part of the pixels that may be further apart. */
-const FAR = 0.03;
+const FAR = 0.01;
 
 /** Counts the pixels that differ; runs in the page, which can decode images. */
 async function compare([first, second, near]) {

@@ -8,6 +8,8 @@ export interface Attachment {
   text: string;
   /** Pages of a PDF; absent for text files. */
   pages?: number;
+  /** How a text file was read, if not as UTF-8. */
+  encoding?: string;
 }
 
 export interface ToolCall {

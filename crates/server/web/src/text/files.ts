@@ -24,15 +24,45 @@ export async function readFile(file: File): Promise<Attachment> {
       throw new Error(`${file.name} cannot be read: ${(error as Error).message}.`);
     }
   }
-  let text: string;
-  try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-  } catch {
-    throw new Error(`${file.name} is neither text in UTF-8 nor a PDF.`);
-  }
-  if (text.includes("\0")) throw new Error(`${file.name} is not a text file.`);
+  const decoded = decode(bytes);
+  if (decoded === null) throw new Error(`${file.name} is neither a text file nor a PDF.`);
+  const { text, encoding } = decoded;
   if (text.trim() === "") throw new Error(`${file.name} is empty.`);
-  return { name: file.name, text: text.replaceAll("\r\n", "\n") };
+  return { name: file.name, text: text.replaceAll("\r\n", "\n"), ...(encoding && { encoding }) };
+}
+
+/** Byte order marks, and the encodings that they begin. */
+const MARKS: [number[], string][] = [
+  [[0xff, 0xfe], "utf-16le"],
+  [[0xfe, 0xff], "utf-16be"],
+];
+/** Characters that show that a file is no text. In Latin-1, which can read all bytes, more of them do. */
+const CONTROLS = /\0/;
+const CONTROLS_OF_LATIN = /[\0-\x08\x0e-\x1a\x1c-\x1f]/;
+
+/**
+ * The text of a file, and its encoding unless that is UTF-8: UTF-16 with a byte order mark, or Latin-1 (as
+ * browsers read it, Windows-1252). Null if it is no text.
+ */
+export function decode(bytes: ArrayBuffer): { text: string; encoding?: string } | null {
+  const start = [...new Uint8Array(bytes.slice(0, 2))];
+  const utf16 = MARKS.find(([mark]) => mark.every((byte, idx) => byte === start[idx]))?.[1];
+  const read = (encoding: string, controls: RegExp) => {
+    try {
+      const text = new TextDecoder(encoding, { fatal: true }).decode(bytes);
+      return controls.test(text) ? null : text;
+    } catch {
+      return null;
+    }
+  };
+  if (utf16) {
+    const text = read(utf16, CONTROLS);
+    return text === null ? null : { text, encoding: "UTF-16" };
+  }
+  const text = read("utf-8", CONTROLS);
+  if (text !== null) return { text };
+  const latin = read("windows-1252", CONTROLS_OF_LATIN);
+  return latin === null ? null : { text: latin, encoding: "Latin-1" };
 }
 
 /** Offers a text as a download. */

@@ -1,5 +1,5 @@
-// Math in Markdown: where it begins and ends, and its rendering, which is a file of its own that
-// is fetched when the first formula is seen.
+// Math in Markdown: where it begins and ends, and its rendering, which is a file of its own beside the
+// worker's, fetched when the first formula is seen.
 
 import type { MarkedExtension, Tokens } from "marked";
 import { escape } from "./highlight.ts";
@@ -17,7 +17,7 @@ export function useRenderer(renderer: Render | null): void {
 /** Fetches the renderer; `then` is called once it is there. */
 export function needMath(then: () => void): void {
   if (render) return;
-  fetching ??= import(/* external */ "./page/math.js" as string).then((module: { render: Render }) => {
+  fetching ??= import(/* external */ "./math.js" as string).then((module: { render: Render }) => {
     useRenderer(module.render);
   });
   fetching.then(then, () => {
@@ -63,7 +63,8 @@ export const math: MarkedExtension = {
     {
       name: "mathBlock",
       level: "block",
-      start: (source) => source.match(/^ {0,3}(\$\$|\\\[)/m)?.index,
+      // No paragraph goes on behind an empty line, so nothing has to be looked for there.
+      start: (source) => source.split("\n\n", 1)[0]?.match(/^ {0,3}(\$\$|\\\[)/m)?.index,
       tokenizer(source) {
         for (const rule of BLOCK) {
           const match = rule.exec(source);

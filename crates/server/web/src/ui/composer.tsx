@@ -12,6 +12,12 @@ export function grow(field: HTMLTextAreaElement): void {
   field.style.height = `${field.scrollHeight + 2}px`;
 }
 
+/** What a reader may want to know of how a file was read. */
+export function FileHint({ file: { pages, encoding } }: { file: Attachment }) {
+  if (pages !== undefined) return <span class="hint">{plural(pages, "page")}</span>;
+  return encoding === undefined ? null : <span class="hint">read as {encoding}</span>;
+}
+
 // What was begun in a chat is there when it is shown again.
 const drafts = new Map<string, { text: string; files: Attachment[] }>();
 
@@ -93,7 +99,7 @@ export function Composer() {
             <li key={idx}>
               <Icon name="file" />
               <span>{file.name}</span>
-              {file.pages !== undefined && <span class="hint">{plural(file.pages, "page")}</span>}
+              <FileHint file={file} />
               <IconButton icon="close" label={`Remove ${file.name}`} onClick={() => setFiles(files.filter((own) => own !== file))} />
             </li>
           ))}
@@ -103,6 +109,7 @@ export function Composer() {
         ref={field}
         id="prompt"
         rows={1}
+        dir="auto"
         placeholder="Write a message"
         aria-label="Message"
         aria-describedby="composer-hint"

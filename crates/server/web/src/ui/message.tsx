@@ -6,10 +6,11 @@ import type { App } from "../app.ts";
 import { speed } from "../chat/answer.ts";
 import { siblings } from "../chat/tree.ts";
 import type { ToolCall, Turn } from "../chat/types.ts";
-import { highlight } from "../text/highlight.ts";
-import { grow } from "./composer.tsx";
+import { pretty } from "../text/json.ts";
+import { FileHint, grow } from "./composer.tsx";
+import { Guard } from "./guard.tsx";
 import { Icon, IconButton, type IconName } from "./icons.tsx";
-import { Prose } from "./prose.tsx";
+import { Json, Plain, Prose } from "./prose.tsx";
 import { Tokens } from "./tokens.tsx";
 import { copy, count, plural } from "./use.ts";
 
@@ -78,23 +79,6 @@ function Fold({ icon, label, isLive, children }: {
   );
 }
 
-function pretty(text: string): string {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
-}
-
-function Code({ text }: { text: string }) {
-  return (
-    <pre tabIndex={0}>
-      {/* The highlighter escapes what it is given. */}
-      <code dangerouslySetInnerHTML={{ __html: highlight(text, "json") }} />
-    </pre>
-  );
-}
-
 /** Asks whether a call may run on an MCP server. */
 function Ask({ app, turn, call }: { app: App; turn: Turn; call: ToolCall }) {
   const server = app.serverOf(call);
@@ -127,6 +111,7 @@ function Calls({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean })
       Result of {call.name}
       <textarea
         rows={2}
+        dir="auto"
         value={results[idx] ?? ""}
         onInput={(event) => {
           const next = [...results];
@@ -144,7 +129,7 @@ function Calls({ app, turn, isLast }: { app: App; turn: Turn; isLast: boolean })
             <Icon name="tool" />
             {call.name}
           </h3>
-          <Code text={pretty(call.arguments)} />
+          <Json text={pretty(call.arguments)} />
           {waits && (byHand.includes(call) ? field(call, idx) : <Ask app={app} turn={turn} call={call} />)}
         </section>
       ))}
@@ -240,6 +225,7 @@ function Editor({ app, turn, close }: { app: App; turn: Turn; close: () => void 
       <textarea
         ref={field}
         aria-label="Edit the message"
+        dir="auto"
         defaultValue={turn.text}
         onInput={(event) => grow(event.currentTarget)}
         onKeyDown={(event) => {
@@ -276,12 +262,18 @@ function User({ app, turn }: Props) {
             <summary>
               <Icon name="file" />
               {file.name}
-              {file.pages !== undefined && <span class="hint">{plural(file.pages, "page")}</span>}
+              <FileHint file={file} />
             </summary>
-            <pre tabIndex={0}>{file.text}</pre>
+            <pre tabIndex={0} dir="auto">
+              <Plain text={file.text} />
+            </pre>
           </details>
         ))}
-        {turn.text && <div class="said">{turn.text}</div>}
+        {turn.text && (
+          <div class="said" dir="auto">
+            <Plain text={turn.text} />
+          </div>
+        )}
       </div>
       <div class="actions">
         <Siblings app={app} turn={turn} />
@@ -331,13 +323,30 @@ function Assistant({ app, turn, isLast }: Props) {
 function Tool({ turn }: Props) {
   return (
     <Fold icon="tool" label="Tool result" isLive={false}>
-      <Code text={pretty(turn.text)} />
+      <Json text={pretty(turn.text)} />
     </Fold>
   );
 }
 
 const NAMES = { user: "You", assistant: "Assistant", tool: "Tool" };
 const KINDS = { user: User, assistant: Assistant, tool: Tool };
+
+/** In place of a message that cannot be shown as usual. */
+function Broken({ turn, again }: { turn: Turn; again: () => void }) {
+  return (
+    <>
+      <div class="plain" dir="auto">
+        <Plain text={turn.text} />
+      </div>
+      <p class="cut" role="note">
+        <span>This message cannot be shown as usual; this is its text.</span>
+        <button type="button" class="link" onClick={again}>
+          Try again
+        </button>
+      </p>
+    </>
+  );
+}
 
 export class Message extends Component<Props> {
   override shouldComponentUpdate(next: Props) {
@@ -350,7 +359,9 @@ export class Message extends Component<Props> {
     const Kind = KINDS[role];
     return (
       <article class={`message ${role}`} aria-label={NAMES[role]} aria-busy={app.endOf(turn) === "streaming"}>
-        <Kind {...props} />
+        <Guard otherwise={(again) => <Broken turn={turn} again={again} />}>
+          <Kind {...props} />
+        </Guard>
       </article>
     );
   }

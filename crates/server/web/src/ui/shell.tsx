@@ -5,6 +5,7 @@ import { estimate } from "../chat/context.ts";
 import { keep, recall } from "../chat/storage.ts";
 import { path } from "../chat/tree.ts";
 import { Dashboard } from "./dashboard.tsx";
+import { Guard, Part } from "./guard.tsx";
 import { IconButton } from "./icons.tsx";
 import { SettingsPanel } from "./settings.tsx";
 import { Sidebar } from "./sidebar.tsx";
@@ -102,14 +103,20 @@ export function Shell() {
       >
         To the message
       </a>
-      <Sidebar close={closeList} />
+      <Part name="The list of chats">
+        <Sidebar close={closeList} />
+      </Part>
       <div class="veil" onClick={() => (closeList(), isNarrow() && closeSettings())} />
       <div class="main">
         <header class="bar">
           <IconButton icon="menu" label="Chats" class="only-narrow" expanded={hasList} onClick={() => setList(true)} />
           {isChat && app.link !== "key" && <ModelChoice />}
           <span class="space" />
-          {isChat && <ContextUse />}
+          {isChat && (
+            <Guard otherwise={() => null} of={app.current}>
+              <ContextUse />
+            </Guard>
+          )}
           <IconButton icon="plus" label="New chat" class="only-narrow" onClick={() => app.newChat()} />
           {isChat && app.link !== "key" && (
             <IconButton
@@ -125,9 +132,15 @@ export function Shell() {
             />
           )}
         </header>
-        {isChat ? <Thread /> : <Dashboard />}
+        <Part of={isChat ? app.current : app.view} name={isChat ? "This chat" : "The dashboard"}>
+          {isChat ? <Thread /> : <Dashboard />}
+        </Part>
       </div>
-      {hasSettings && isChat && app.link !== "key" && <SettingsPanel key={app.current.id} close={closeSettings} />}
+      {hasSettings && isChat && app.link !== "key" && (
+        <Part of={app.current} name="The settings">
+          <SettingsPanel key={app.current.id} close={closeSettings} />
+        </Part>
+      )}
       <div class="sr-only" role="status">
         {app.status}
       </div>

@@ -55,7 +55,7 @@ function Entry({ conversation }: { conversation: Conversation }) {
   return (
     <li class={`entry ${isShown ? "is-shown" : ""}`}>
       <a href={`#/chat/${conversation.id}`} aria-current={isShown ? "page" : undefined} title={title}>
-        <span class="title">{title}</span>
+        <span class="title" dir="auto">{title}</span>
         {app.isRunning(conversation) && <span class="pulse" role="img" aria-label="answering" />}
       </a>
       <Menu
@@ -118,6 +118,7 @@ export function Sidebar({ close }: { close: () => void }) {
           type="search"
           placeholder="Search chats"
           aria-label="Search chats"
+          dir="auto"
           value={query}
           onInput={(event) => setQuery(event.currentTarget.value)}
         />

@@ -87,6 +87,16 @@ function Empty() {
   );
 }
 
+/** Goes from the number of a footnote to its text, or back. */
+function toNote(target: Element): void {
+  const { note, noteOf } = target.closest<HTMLElement>("button.note")?.dataset ?? {};
+  const number = note ?? noteOf;
+  if (number === undefined) return;
+  const found = target.closest(".prose")?.querySelector<HTMLElement>(note ? `[data-note-text="${number}"]` : `[data-note="${number}"]`);
+  found?.focus();
+  found?.scrollIntoView({ block: "nearest" });
+}
+
 /** Whether the list is followed to its end while an answer grows. */
 const NEAR = 80;
 
@@ -104,10 +114,17 @@ export function Thread() {
   const firstKept = dropped > 0 ? groups[Math.min(dropped, groups.length - 1)]?.[0] : undefined;
   const isBusy = app.isRunning();
 
+  // Whatever makes the conversation longer: texts are formatted some time after they came.
   useLayoutEffect(() => {
-    const own = scroller.current;
-    if (own && isAtEnd.current) own.scrollTop = own.scrollHeight;
-  });
+    const messages = scroller.current?.firstElementChild;
+    if (!messages) return;
+    const observer = new ResizeObserver(() => {
+      const own = scroller.current;
+      if (own && isAtEnd.current) own.scrollTop = own.scrollHeight;
+    });
+    observer.observe(messages);
+    return () => observer.disconnect();
+  }, []);
   useLayoutEffect(() => {
     isAtEnd.current = true;
     const own = scroller.current;
@@ -125,7 +142,9 @@ export function Thread() {
     scroller.current?.scrollTo({ top: scroller.current.scrollHeight });
   };
   const onClick = async (event: MouseEvent) => {
-    const button = (event.target as Element).closest("[data-copy]");
+    const target = event.target as Element;
+    toNote(target);
+    const button = target.closest("[data-copy]");
     if (!button) return;
     const code = button.closest("figure")?.querySelector("code");
     if (!(await copy(code?.textContent ?? ""))) return;
