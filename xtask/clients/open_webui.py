@@ -7,6 +7,7 @@ lead to the same server, whose models it lists once by each; those by Ollama's h
 import json
 import os
 import pathlib
+import shlex
 import socket
 import subprocess
 import sys
@@ -23,6 +24,12 @@ START_LIMIT = 180
 direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
+def shown():
+    """The variables that docs/use-it-from.md sets for it."""
+    words = shlex.split(pathlib.Path(a.SNIPPET).read_text())
+    return dict(word.split("=", 1) for word in words[: words.index("open-webui")])
+
+
 def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -36,10 +43,9 @@ class WebUI:
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         environment = {
             **os.environ,
+            **shown(),
             "DATA_DIR": str(folder),
             "OLLAMA_BASE_URL": a.URL,
-            "OPENAI_API_BASE_URL": a.API,
-            "OPENAI_API_KEY": a.KEY,
             "WEBUI_AUTH": "False",
             "WEBUI_SECRET_KEY": "none",
             # Nothing is fetched, and nothing but this server gives embeddings.
@@ -133,6 +139,13 @@ def each(ability):
     return tried
 
 
+def document():
+    """The variables of the document are those of the connection that its page lists."""
+    config = ui.get("/openai/config")
+    a.check(config["OPENAI_API_BASE_URLS"] == [a.API], config)
+    a.check(config["OPENAI_API_KEYS"] == [a.KEY], config)
+
+
 def models():
     listed = {model["id"]: model["owned_by"] for model in ui.get("/api/models")["data"]}
     for name, model in CONNECTIONS.items():
@@ -192,6 +205,6 @@ with tempfile.TemporaryDirectory() as folder:
     try:
         ui.wait()
         abilities = {f.__name__: each(f) for f in (chat, stream, tool, schema, embed, cancel)}
-        a.run(models=models, **abilities)
+        a.run(document=document, models=models, **abilities)
     finally:
         ui.stop()

@@ -142,7 +142,16 @@ const CLIENTS: &[Client] = &[
             ],
         },
         script: "open_webui.py",
-        abilities: &["chat", "stream", "tool", "schema", "embed", "cancel", "models"],
+        abilities: &[
+            "chat",
+            "stream",
+            "tool",
+            "schema",
+            "embed",
+            "cancel",
+            snippets::ABILITY,
+            "models",
+        ],
     },
 ];
 
