@@ -352,7 +352,8 @@ fn form(
 ) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
     let grammars = tools.functions.iter().position(|f| matches!(f.input, ToolInput::Text(Some(_))));
     if let Some(at) = grammars.filter(|_| tools.may_call()) {
-        return Err(ApiError::unsupported(format!("tools[{at}].custom.format")));
+        let (path, found) = (format!("tools[{at}].custom.format"), json!("grammar"));
+        return Err(ApiError::unsupported(path, &found, "\"text\""));
     }
     let side = model.chat_side()?;
     let mut forced_format = None;

@@ -5,6 +5,30 @@ use realizar_runtime::engine::EngineOptions;
 use serde_json::{Value, json};
 
 #[test]
+fn agents_read_the_list_of_models() {
+    let server = TestServer::with_context(512);
+    server.add_embedder();
+    for path in ["/v1/models", "/v1/models?client_version=0.171.0", "/models"] {
+        let list = server.get(path).json();
+        let ids: Vec<&Value> =
+            list["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+        assert_eq!(ids, ["tiny", "vectors"]);
+        let models = list["models"].as_array().expect("a list");
+        // The other one generates no text.
+        assert_eq!(models.len(), 1);
+        let model = &models[0];
+        assert_eq!((&model["slug"], &model["context_window"]), (&json!("tiny"), &json!(512)));
+        assert_eq!(model["truncation_policy"], json!({"mode": "tokens", "limit": 128}));
+        assert_eq!(model["supported_reasoning_levels"], json!([]));
+    }
+    let server = TestServer::with_template("{{ messages[0].content }}{# </think> #}");
+    let levels = server.get("/v1/models").json()["models"][0]["supported_reasoning_levels"].take();
+    let efforts: Vec<&Value> =
+        levels.as_array().expect("a list").iter().map(|level| &level["effort"]).collect();
+    assert_eq!(efforts, ["none", "low", "medium", "high"]);
+}
+
+#[test]
 fn models_are_listed() {
     let server = TestServer::start();
     let list = server.get("/v1/models").json();

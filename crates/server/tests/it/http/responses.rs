@@ -1,5 +1,4 @@
-//! `/v1/responses`: first requests of coding agents, their tools, and the list of models that they
-//! read.
+//! `/v1/responses`: first requests of coding agents and their tools; functions of older clients.
 
 use super::common::TestServer;
 use serde_json::{Value, json};
@@ -176,30 +175,6 @@ fn verbosity_reaches_templates_that_use_it() {
         let counted = server.ok("/v1/responses/input_tokens", &body);
         assert_eq!(counted["input_tokens"], n_tokens.as_array().map(Vec::len).expect("tokens"));
     }
-}
-
-#[test]
-fn agents_read_the_list_of_models() {
-    let server = TestServer::with_context(512);
-    server.add_embedder();
-    for path in ["/v1/models", "/v1/models?client_version=0.171.0", "/models"] {
-        let list = server.get(path).json();
-        let ids: Vec<&Value> =
-            list["data"].as_array().expect("a list").iter().map(|model| &model["id"]).collect();
-        assert_eq!(ids, ["tiny", "vectors"]);
-        let models = list["models"].as_array().expect("a list");
-        // The other one generates no text.
-        assert_eq!(models.len(), 1);
-        let model = &models[0];
-        assert_eq!((&model["slug"], &model["context_window"]), (&json!("tiny"), &json!(512)));
-        assert_eq!(model["truncation_policy"], json!({"mode": "tokens", "limit": 128}));
-        assert_eq!(model["supported_reasoning_levels"], json!([]));
-    }
-    let server = TestServer::with_template("{{ messages[0].content }}{# </think> #}");
-    let levels = server.get("/v1/models").json()["models"][0]["supported_reasoning_levels"].take();
-    let efforts: Vec<&Value> =
-        levels.as_array().expect("a list").iter().map(|level| &level["effort"]).collect();
-    assert_eq!(efforts, ["none", "low", "medium", "high"]);
 }
 
 #[test]
