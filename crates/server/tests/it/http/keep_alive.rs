@@ -71,7 +71,7 @@ fn a_model_answers_and_goes() {
     let server = offering(&stage, KeepAlive::FOREVER);
     for model in ["a", "d"] {
         let answer = server.ok("/api/generate", &generate(model, &json!(0)));
-        assert_eq!((&answer["eval_count"], &answer["done"]), (&json!(2), &json!(true)), "{model}");
+        assert_eq!(answer["done"], true, "{model}");
     }
     server.wait_for_states("a:unloaded d:unloaded e:unloaded");
     // It answers those that use it at the same time first.
