@@ -32,7 +32,7 @@ pub enum Checkpoint {
     /// A directory with config.json and safetensors.
     Hf {
         /// config.json, of a model that reads more than text its `text_config`.
-        settings: HfSettings,
+        settings: Box<HfSettings>,
         /// The tensors.
         tensors: SafeTensors,
         /// How its linears are quantized, if they are.
@@ -60,7 +60,7 @@ impl Checkpoint {
                 let settings = HfSettings::open(&path.join("config.json"))?.of_text()?;
                 let tensors = SafeTensors::open(path)?;
                 let quantized = Quantized::open(&settings, &tensors)?;
-                return Ok(Self::Hf { settings, tensors, quantized });
+                return Ok(Self::Hf { settings: Box::new(settings), tensors, quantized });
             }
             return Ok(Self::gguf(Gguf::open(only_gguf_in(path)?)?));
         }

@@ -54,7 +54,7 @@ impl Found {
                 Ok(found) if has_model || args.port.is_some() => return Ok(found),
                 Err(error) if args.port.is_some() => return Err(error),
                 Ok(_) => {
-                    ui::note(&format!("the server at {url} lacks the model; starting another one"))
+                    ui::note(&format!("the server at {url} lacks the model; starting another one"));
                 }
                 Err(error) => ui::note(&format!(
                     "the server at {url} cannot be used ({}); starting another one",

@@ -320,8 +320,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn check(messages: Value, want: Value) {
-        assert_eq!(read(&messages).unwrap(), want);
+    fn check(messages: &Value, want: &Value) {
+        assert_eq!(&read(messages).unwrap(), want);
     }
 
     fn text(text: &str) -> Value {
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn blocks_become_messages() {
         check(
-            json!([
+            &json!([
                 {"role": "user", "content": [text("a"), text("b")]},
                 {"role": "assistant", "content": [
                     {"type": "thinking", "thinking": "hm", "signature": "s"},
@@ -349,7 +349,7 @@ mod tests {
                 {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "3"}]},
                 {"role": "assistant", "content": "e"},
             ]),
-            json!([
+            &json!([
                 {"role": "user", "content": "a\nb"},
                 {"role": "assistant", "content": "c", "reasoning_content": "hm", "tool_calls": [
                     {"id": "1", "type": "function",
@@ -371,7 +371,7 @@ mod tests {
     fn turns_of_a_role_are_one() {
         let result = |id: &str| json!({"type": "tool_result", "tool_use_id": id, "content": id});
         check(
-            json!([
+            &json!([
                 {"role": "user", "content": "a"},
                 {"role": "user", "content": [text("b"), result("1")]},
                 {"role": "user", "content": [result("2"), text("c")]},
@@ -379,7 +379,7 @@ mod tests {
                 {"role": "assistant", "content": "e"},
                 {"role": "assistant", "content": [text("f")]},
             ]),
-            json!([
+            &json!([
                 {"role": "user", "content": "a\nb"},
                 {"role": "tool", "content": "1", "tool_call_id": "1"},
                 {"role": "tool", "content": "2", "tool_call_id": "2"},
@@ -388,8 +388,8 @@ mod tests {
             ]),
         );
         check(
-            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": []}]),
-            json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]),
+            &json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": []}]),
+            &json!([{"role": "user", "content": "a"}, {"role": "assistant", "content": ""}]),
         );
     }
 
@@ -399,11 +399,11 @@ mod tests {
         let user = |content: &str| json!({"role": "user", "content": content});
         let system = json!({"role": "system", "content": "s"});
         let blocks = json!({"role": "system", "content": [text("s")], "output_config": {}});
-        check(json!([user("a"), blocks, user("b")]), json!([user("a"), system, user("b")]));
+        check(&json!([user("a"), blocks, user("b")]), &json!([user("a"), system, user("b")]));
         let shown = json!({"role": "system", "content": "p"});
-        check(json!([user("a"), passing]), json!([user("a"), shown]));
+        check(&json!([user("a"), passing]), &json!([user("a"), shown]));
         // It is gone after the next turn, which then is the same as the one before.
-        check(json!([user("a"), passing, user("b")]), json!([user("a\nb")]));
+        check(&json!([user("a"), passing, user("b")]), &json!([user("a\nb")]));
         let effort = json!({"role": "system", "content": "s", "output_config": {"effort": "low"}});
         let error = read(&json!([user("a"), effort])).unwrap_err();
         assert_eq!(error.param(), "messages[1].output_config");
@@ -413,7 +413,7 @@ mod tests {
     fn what_the_vendor_ran_is_shown_as_calls_and_results() {
         let call = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         check(
-            json!([
+            &json!([
                 {"role": "user", "content": "a"},
                 {"role": "assistant", "content": [
                     text("b"),
@@ -426,7 +426,7 @@ mod tests {
                     text("c"),
                 ]},
             ]),
-            json!([
+            &json!([
                 {"role": "user", "content": "a"},
                 {"role": "assistant", "content": "b",
                  "tool_calls": [call("1", "web_search", "{\"query\":\"q\"}")]},
@@ -451,8 +451,8 @@ mod tests {
             "<search_result>\n<source>s</source>\n<title>t</title>\nf\n</search_result>";
         let result = json!({"type": "tool_result", "tool_use_id": "1", "content": [document, reference, found]});
         check(
-            json!([{"role": "user", "content": [document, found, text("a"), result]}]),
-            json!([
+            &json!([{"role": "user", "content": [document, found, text("a"), result]}]),
+            &json!([
                 {"role": "user", "content": format!("{shown}\n{found_shown}\na")},
                 {"role": "tool", "tool_call_id": "1",
                  "content": format!("{shown}\nThe tool `g` is available.\n{found_shown}")},
@@ -463,7 +463,7 @@ mod tests {
     #[test]
     fn what_only_the_vendor_reads_is_left_out() {
         check(
-            json!([
+            &json!([
                 {"role": "user", "content": [{"type": "compaction", "content": "so far"}, text("a")]},
                 {"role": "assistant", "content": [
                     {"type": "redacted_thinking", "data": "x"},
@@ -473,7 +473,7 @@ mod tests {
                     text("b"),
                 ]},
             ]),
-            json!([{"role": "user", "content": "so far\na"}, {"role": "assistant", "content": "b"}]),
+            &json!([{"role": "user", "content": "so far\na"}, {"role": "assistant", "content": "b"}]),
         );
     }
 

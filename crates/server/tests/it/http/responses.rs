@@ -45,8 +45,9 @@ fn first(members: Value) -> Value {
         "client_metadata": {"session": "s"}, "text": {"verbosity": "low"},
         "service_tier": "priority", "max_output_tokens": 400, "temperature": 0,
     });
-    for (key, value) in members.as_object().expect("an object") {
-        body[key] = value.clone();
+    let Value::Object(members) = members else { panic!("members of an object") };
+    for (key, value) in members {
+        body[key] = value;
     }
     body
 }

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 /// A request for a response with these members.
 fn ask(members: Value) -> Value {
     let mut body = json!({"model": "tiny", "max_output_tokens": 4, "temperature": 0});
-    for (key, value) in members.as_object().expect("an object") {
-        body[key] = value.clone();
+    let Value::Object(members) = members else { panic!("members of an object") };
+    for (key, value) in members {
+        body[key] = value;
     }
     body
 }
@@ -37,7 +38,8 @@ fn not_found(answer: &Answer, what: &str) {
 
 /// The prompt of a conversation as tokens.
 fn n_tokens(server: &TestServer, messages: Value) -> Value {
-    let chat = json!({"model": "tiny", "messages": messages});
+    let mut chat = json!({"model": "tiny"});
+    chat["messages"] = messages;
     let ids = server.ok("/v1/chat/completions/render", &chat)["token_ids"].take();
     json!(ids.as_array().expect("ids").len())
 }
