@@ -556,6 +556,8 @@ test("nothing in a chat makes the page unusable", async () => {
   await page.evaluate(() => (globalThis.isBroken = false));
   await page.click(".message:last-child >> text=Try again");
   await check();
+  // The end stays in view while texts above it are formatted.
+  await eventually(() => page.locator(".to-end").count(), 0);
   await page.click(".message >> nth=1 >> text=Try again");
   await check();
   await page.selectOption("#model", "small");

@@ -104,6 +104,7 @@ export function Thread() {
   const app = useApp();
   const scroller = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
+  const lastTop = useRef(0);
   const [hasMore, setMore] = useState(false);
   const { current } = app;
   const turns = path(current);
@@ -127,6 +128,7 @@ export function Thread() {
   }, []);
   useLayoutEffect(() => {
     isAtEnd.current = true;
+    lastTop.current = 0;
     const own = scroller.current;
     if (own) own.scrollTop = own.scrollHeight;
   }, [current.id, turns.length]);
@@ -134,7 +136,10 @@ export function Thread() {
   const onScroll = () => {
     const own = scroller.current;
     if (!own) return;
-    isAtEnd.current = own.scrollHeight - own.scrollTop - own.clientHeight < NEAR;
+    const isNear = own.scrollHeight - own.scrollTop - own.clientHeight < NEAR;
+    // The end is left by scrolling up; it also moves away when a text is formatted.
+    isAtEnd.current = isNear || (isAtEnd.current && own.scrollTop >= lastTop.current);
+    lastTop.current = own.scrollTop;
     setMore(!isAtEnd.current);
   };
   const toEnd = () => {
