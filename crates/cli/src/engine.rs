@@ -252,7 +252,7 @@ impl Engine {
             if let Some(reading) = &mut reading {
                 match event {
                     Event::Prompt { done, total } if done < total => reading.set(*done),
-                    Event::Prompt { .. } | Event::Token(_) => reading.done(),
+                    _ => reading.done(),
                 }
             }
             on_event(event)

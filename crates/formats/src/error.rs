@@ -14,6 +14,7 @@ use crate::TensorType;
 ///
 /// Every message is one line and names the file.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The operating system refused to open, map, read or write a file.
     #[error("{}: {source}", show(.path))]

@@ -4,6 +4,7 @@ use realizar_quant::BlockType;
 
 /// An error about the layout of KV memory or of a table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Keys and values of this type cannot be stored.
     #[error("KV memory of type {ty} is not supported, only F32, F16, BF16, F8, Q8_0 and Q4_0")]

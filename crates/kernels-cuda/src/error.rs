@@ -2,6 +2,7 @@
 
 /// An error of a CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The driver's library is not on this machine.
     #[error("no CUDA driver: libcuda.so.1 (on Windows nvcuda.dll) was not found")]

@@ -2,6 +2,7 @@
 
 /// An error of the page pool or of a block table.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// Every page is in use.
     #[error(

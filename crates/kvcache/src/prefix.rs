@@ -57,6 +57,7 @@ pub struct PrefixStats {
 /// chained: they stand for a page's tokens and all before them. Pages with rows that are not tokens,
 /// and those of variants other than the default, are not reported, as no text leads to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CacheEvent {
     /// A page of tokens can be reused from now on.
     Stored {

@@ -4,6 +4,7 @@ use crate::BlockType;
 
 /// An error about the size or the type of block data.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A row is not a whole number of blocks.
     #[error("{n_elements} elements are not a whole number of {ty} blocks of {}", ty.block_len())]

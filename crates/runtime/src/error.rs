@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 /// The kind of a device's failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DeviceFault {
     /// It has no memory left; what was loaded before still works.
     OutOfMemory,
@@ -19,6 +20,7 @@ pub enum DeviceFault {
 
 /// An error of loading or of running a model.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A GGUF or safetensors file is malformed.
     #[error(transparent)]

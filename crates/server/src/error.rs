@@ -20,6 +20,7 @@ use std::time::Duration;
 
 /// What keeps the server from running.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
@@ -58,6 +59,7 @@ pub enum Error {
 
 /// Why a model is unavailable, or why its state cannot be changed.
 #[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
 pub enum LoadError {
     /// No model has this name.
     #[error("the model `{name}` does not exist")]
@@ -518,6 +520,7 @@ impl From<SubmitError> for ApiError {
             },
             SubmitError::Closed => Self::unavailable(error.to_string()),
             SubmitError::Invalid(error) => error.into(),
+            error => Self::internal(error.to_string()),
         }
     }
 }

@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 /// What is wrong with a request.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum InvalidRequest {
     /// A required parameter is absent.
     #[error("{param} is required")]

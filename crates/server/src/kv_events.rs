@@ -242,6 +242,8 @@ fn merged(events: Vec<CacheEvent>) -> Vec<Event> {
                 out.push(Event::BlockRemoved { block_hashes: vec![hash], medium: None });
             }
             (CacheEvent::Cleared, _) => out.push(Event::AllBlocksCleared),
+            // Routers know no other kind.
+            _ => {}
         }
     }
     out

@@ -45,6 +45,7 @@ pub struct ToolOutput {
 
 /// Why a tool could not be called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ToolCallError {
     /// No source has it.
     #[error("unknown tool `{0}`")]

@@ -28,6 +28,7 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(forbidden(file, &code));
     findings.extend(reasons(file, &code));
     findings.extend(programs(file, text, &code));
+    findings.extend(closed_enums(file, &code));
     findings
 }
 
@@ -98,9 +99,49 @@ fn programs(file: &Path, text: &str, code: &str) -> Vec<Finding> {
     starts.map(|(idx, _)| finding(idx)).collect()
 }
 
+/// Public enums of errors and events of the libraries may get further variants without breaking a program.
+fn closed_enums(file: &Path, code: &str) -> Vec<Finding> {
+    let parts: Vec<_> = file.iter().collect();
+    let is_library = parts.first().is_some_and(|part| *part == "crates")
+        && parts.get(1).is_some_and(|part| *part != "cli")
+        && parts.get(2).is_some_and(|part| *part == "src");
+    let lines: Vec<&str> = code.lines().collect();
+    let is_closed = |idx: usize| {
+        let name = lines[idx].strip_prefix("pub enum ").unwrap_or_default();
+        let name = name.split(|c: char| !c.is_alphanumeric()).next().unwrap_or_default();
+        let above = lines[..idx].iter().rev().take_while(|line| !line.trim().is_empty());
+        ["Error", "Event", "Fault"].iter().any(|end| name.ends_with(end))
+            && !above.into_iter().any(|line| line.trim() == "#[non_exhaustive]")
+    };
+    let closed = (0..lines.len()).filter(|&idx| is_library && is_closed(idx));
+    let message = "a public enum of errors or events without `#[non_exhaustive]`";
+    closed.map(|idx| Finding::new(file, idx + 1, message)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn enums_of_errors_and_events_are_open() {
+        for (file, text, expected) in [
+            ("crates/a/src/error.rs", "//! A.\n#[derive(Debug)]\npub enum Error {\n", 1),
+            ("crates/a/src/b.rs", "//! A.\npub enum CacheEvent<'a> {\n", 1),
+            ("crates/a/src/b.rs", "//! A.\n#[non_exhaustive]\npub enum Event<'a> {\n", 0),
+            (
+                "crates/a/src/b.rs",
+                "//! A.\n#[non_exhaustive]\n#[derive(Debug)]\npub enum Error {\n",
+                0,
+            ),
+            ("crates/a/src/b.rs", "//! A.\npub enum Kind {\n", 0),
+            ("crates/a/src/b.rs", "//! A.\npub(crate) enum Event {\n", 0),
+            ("crates/cli/src/b.rs", "//! A.\npub enum Error {\n", 0),
+            ("crates/a/tests/b.rs", "//! A.\npub enum Error {\n", 0),
+        ] {
+            let found = check(Path::new(file), text);
+            assert_eq!(found.len(), expected, "{file}: {found:?}");
+        }
+    }
 
     #[test]
     fn rules_of_one_file() {

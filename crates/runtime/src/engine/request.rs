@@ -61,6 +61,7 @@ impl EmbeddingRequest {
 /// What happens to a request. The last event is [`EngineEvent::Finished`] of its last answer,
 /// [`EngineEvent::Embedding`], or [`EngineEvent::Failed`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum EngineEvent {
     /// The prompt was run.
     Prompt {
@@ -155,6 +156,7 @@ impl Drop for Ticket {
 
 /// Why a request was not taken.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum SubmitError {
     /// As many requests wait as are allowed to.
     #[error("the queue is full: {waiting} requests are waiting")]

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 /// What happens during a generation.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Event<'a> {
     /// A part of the prompt was run.
     Prompt {

@@ -219,7 +219,7 @@ fn size(event: &EngineEvent) -> usize {
             };
             tail.len() + stop
         }
-        EngineEvent::Embedding { .. } | EngineEvent::Failed(_) => 0,
+        _ => 0,
     };
     size_of::<EngineEvent>() + more
 }
@@ -296,10 +296,8 @@ impl Generation {
                 }
                 Ok(Progress::Finished { answer: prompt * self.n + index, reason, tail, stop })
             }
-            EngineEvent::Embedding { .. } => {
-                Err(ApiError::internal("expected generated text, found an embedding"))
-            }
             EngineEvent::Failed(error) => Err(self.model.failure(error)),
+            _ => Err(ApiError::internal("expected generated text, found another event")),
         }
     }
 

@@ -118,7 +118,7 @@ impl Seats {
                 seats.get_mut(*index).into_iter().for_each(|seat| self.leave(seat));
             }
             EngineEvent::Failed(_) => seats.iter_mut().for_each(|seat| self.leave(seat)),
-            EngineEvent::Embedding { .. } => {}
+            _ => {}
         }
     }
 

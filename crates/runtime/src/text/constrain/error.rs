@@ -7,6 +7,7 @@ const MAX_CHARS: usize = 400;
 
 /// What can go wrong between a grammar and its answer.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The grammar is malformed, contradicts itself or asks for what is not supported.
     #[error("{what}{}: {}", place(at), clip(problem))]

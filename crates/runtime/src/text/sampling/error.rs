@@ -2,6 +2,7 @@
 
 /// What can go wrong when a token is chosen.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// A parameter is outside its range.
     #[error("`{name}` must be {range}, but is {value}")]

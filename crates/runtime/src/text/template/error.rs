@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// What can go wrong with a chat template.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The template is not valid Jinja, or uses something that is not supported.
     #[error("the chat template does not parse: {problem}")]

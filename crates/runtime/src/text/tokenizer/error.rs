@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 /// What can go wrong with a tokenizer. Every variant names the key, file, token or id at fault.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Error {
     /// The metadata of a model file could not be read.
     #[error(transparent)]
