@@ -127,7 +127,7 @@ fn save() -> (Vec<u8>, Saved) {
     let mut model = Model::load(&tiny_gguf(), &cpu(), &small()).expect("a sound model");
     let mut session = model.new_session();
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(1),
         ..GenerateParams::default()
     };

@@ -226,7 +226,7 @@ impl Engine {
             ..args.sampling.over(self.model.sampling())
         };
         GenerateParams {
-            sampling,
+            sampling: Some(sampling),
             max_tokens: args.max_tokens,
             stop: args.stop.clone(),
             ignore_eos: args.ignore_eos,

@@ -19,8 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let backend = CpuBackend::new(None, None)?;
     let mut model = Model::load(Path::new(&path), &backend, &LoadOptions::default())?;
-    let options = EncodeOptions { add_special: true, parse_special: false };
-    let ids = model.tokenizer()?.encode(&text, options)?;
+    let ids = model.tokenizer()?.encode(&text, EncodeOptions::default())?;
 
     let params = GenerateParams { max_tokens: Some(max_tokens), ..GenerateParams::default() };
     let mut session = model.new_session();

@@ -24,16 +24,19 @@
 //! key-value cache by a [`Runner`].
 //!
 //! ```
-//! use realizar_runtime::Model;
 //! use realizar_runtime::template::Message;
+//! use realizar_runtime::{GenerateParams, Model};
 //!
 //! # fn main() -> Result<(), realizar_runtime::Error> {
 //! // A model of 32 tokens that says how the alphabet goes on.
 //! let mut model = Model::open("examples/alphabet.gguf")?;
-//! assert_eq!(model.chat(&[Message::user("abc")])?.finish()?.text, "defghijklmnopqrstuvwxyz");
+//! // Tokens are chosen as its files say, as long as the parameters do not.
+//! let params = GenerateParams::default();
+//! let answer = model.chat(&[Message::user("abc")], &params)?.finish()?;
+//! assert_eq!(answer.text, "defghijklmnopqrstuvwxyz");
 //!
 //! // As it is generated:
-//! for piece in model.chat(&[Message::user("tuv")])? {
+//! for piece in model.chat(&[Message::user("tuv")], &params)? {
 //!     print!("{}", piece?);
 //! }
 //! # Ok(())

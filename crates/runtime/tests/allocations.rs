@@ -244,13 +244,17 @@ fn engines_allocate_what_they_hand_out() {
     };
     let greedy = SamplingParams::greedy();
     let params = GenerateParams {
-        sampling: SamplingParams { seed: Some(5), repetition_penalty: 1.1, ..Default::default() },
+        sampling: Some(SamplingParams {
+            seed: Some(5),
+            repetition_penalty: 1.1,
+            ..Default::default()
+        }),
         max_tokens: Some(END + 10),
         ignore_eos: true,
         ..GenerateParams::default()
     };
     let likely = GenerateParams { logprobs: Some(3), ..params.clone() };
-    let repeating = GenerateParams { sampling: greedy, ..params.clone() };
+    let repeating = GenerateParams { sampling: Some(greedy), ..params.clone() };
     let plain = EngineOptions::default();
     let lookup = EngineOptions { lookup_tokens: 3, ..EngineOptions::default() };
     let drafted = EngineOptions { draft_tokens: 2, ..EngineOptions::default() };

@@ -109,7 +109,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         parser
     });
     let mut printer = Printer::new(args.markdown, parser);
-    let p = &params.sampling;
+    let sampling = params.sampling_or(engine.model.sampling()).clone();
+    let p = &sampling;
     tracing::info!(
         prompt_tokens = prompt_ids.len(),
         temperature = %p.temperature,
@@ -143,7 +144,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     }
     if args.json {
         drop(out);
-        let seed = params.sampling.seed;
+        let seed = sampling.seed;
         let mut object = object(&prompt_ids, &generation, load, seed);
         object["device"] = json!(engine.model.backend());
         if args.logprobs.is_some() {
@@ -157,7 +158,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
             ui::note("");
         }
         let (device, ms) = (engine.model.backend(), load.as_secs_f64() * 1e3);
-        let timings = timing_line(&generation, &params.sampling);
+        let timings = timing_line(&generation, &sampling);
         ui::dim(&format!("{device} | load {ms:.0} ms | {timings}"));
     }
     Ok(if guard.asked() { ExitCode::from(interrupt::EXIT_CODE) } else { ExitCode::SUCCESS })
@@ -174,8 +175,12 @@ fn joined(piped: &str, prompt: &str) -> String {
 pub(crate) fn timing_line(generation: &Generation, sampling: &SamplingParams) -> String {
     let t = &generation.timings;
     let reason = serde_json::to_value(generation.finish_reason).unwrap_or_default();
-    let mut line = format!("prompt {}", tokens(t.prompt_tokens, prompt_rate(t)));
-    line.push_str(&format!(" | generated {}", tokens(t.generated_tokens, generated_rate(t))));
+    let cached = match t.cached_tokens {
+        0 => String::new(),
+        n => format!(" ({n} cached)"),
+    };
+    let mut line = format!("prompt {}", tokens(t.prompt_tokens, &cached, prompt_rate(t)));
+    line.push_str(&format!(" | generated {}", tokens(t.generated_tokens, "", generated_rate(t))));
     if sampling.temperature > 0.0
         && let Some(seed) = sampling.seed
     {
@@ -185,8 +190,8 @@ pub(crate) fn timing_line(generation: &Generation, sampling: &SamplingParams) ->
     line
 }
 
-/// `1 token`, or `32 tokens, 40.2 tok/s`.
-fn tokens(n: usize, rate: Option<f64>) -> String {
+/// `1 token`, or `32 tokens, 40.2 tok/s`, with a note after the number.
+fn tokens(n: usize, note: &str, rate: Option<f64>) -> String {
     let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.1} tok/s"));
     format!("{n} {}{rate}", if n == 1 { "token" } else { "tokens" })
 }

@@ -540,7 +540,8 @@ impl Engine {
         let answer = |index| {
             let tokenizer = self.model.tokenizer.clone();
             let limits = (index, max_tokens);
-            Answer::new(tokenizer, &request.params, &prompt, limits, vocab_size)
+            let params = (&request.params, &self.model.sampling);
+            Answer::new(tokenizer, params, &prompt, limits, vocab_size)
         };
         (0..request.n).map(answer).collect()
     }

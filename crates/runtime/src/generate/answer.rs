@@ -9,7 +9,7 @@ use crate::run::{GivenList, Results, RowWants};
 use crate::text::constrain::{Constraint, TokenMask};
 use crate::text::sampling::NextToken;
 use crate::text::sampling::logprobs::{LogSoftmax, TopK};
-use crate::text::sampling::{Candidates, Deciding, Sampler, StopMatcher, Weighed};
+use crate::text::sampling::{Candidates, Deciding, Sampler, SamplingParams, StopMatcher, Weighed};
 use crate::text::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
@@ -118,10 +118,10 @@ impl fmt::Debug for Answer {
 
 impl Answer {
     /// The answer number `index` to `prompt`, of at most `max_tokens` tokens beside what `params`
-    /// say, for logits over `vocab_size` tokens.
+    /// say, for logits over `vocab_size` tokens of a model with a sampling of its `own`.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
-        params: &GenerateParams,
+        (params, own): (&GenerateParams, &SamplingParams),
         prompt: &[u32],
         (index, max_tokens): (usize, usize),
         vocab_size: usize,
@@ -140,7 +140,7 @@ impl Answer {
                 "the stop token {id} is not in the vocabulary of {vocab_size} tokens"
             )));
         }
-        let mut sampling = params.sampling.clone();
+        let mut sampling = params.sampling_or(own).clone();
         sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
         sampler.add_prompt(prompt);

@@ -5,10 +5,10 @@ use crate::text::sampling::SamplingParams;
 use serde::Serialize;
 
 /// What is wanted of a generation.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct GenerateParams {
-    /// How tokens are chosen.
-    pub sampling: SamplingParams,
+    /// How tokens are chosen; `None` is the model's own sampling, see [`Model::sampling`](crate::Model::sampling).
+    pub sampling: Option<SamplingParams>,
     /// The maximum number of tokens to generate; `None` continues to the end of the context.
     pub max_tokens: Option<usize>,
     /// Texts that end the generation; they are not part of it.
@@ -34,21 +34,10 @@ pub struct GenerateParams {
     pub constraint: Option<Constraint>,
 }
 
-impl Default for GenerateParams {
-    fn default() -> Self {
-        let sampling = SamplingParams::default();
-        Self {
-            sampling,
-            max_tokens: None,
-            stop: Vec::new(),
-            stop_tokens: Vec::new(),
-            min_tokens: 0,
-            ignore_eos: false,
-            logprobs: None,
-            logprobs_of_sampling: false,
-            shown_tokens: Vec::new(),
-            constraint: None,
-        }
+impl GenerateParams {
+    /// How tokens are chosen, of a model whose own sampling is `own`.
+    pub fn sampling_or<'s>(&'s self, own: &'s SamplingParams) -> &'s SamplingParams {
+        self.sampling.as_ref().unwrap_or(own)
     }
 }
 

@@ -14,12 +14,13 @@ use std::ops::ControlFlow;
 /// run when the next piece is requested; dropping the reply ends it. [`Self::finish`] runs what is left.
 ///
 /// ```
-/// use realizar_runtime::Model;
 /// use realizar_runtime::template::Message;
+/// use realizar_runtime::{GenerateParams, Model};
 ///
 /// # fn main() -> Result<(), realizar_runtime::Error> {
 /// let mut model = Model::open("examples/alphabet.gguf")?;
-/// let pieces: Result<Vec<String>, _> = model.chat(&[Message::user("uvw")])?.collect();
+/// let params = GenerateParams::default();
+/// let pieces: Result<Vec<String>, _> = model.chat(&[Message::user("uvw")], &params)?.collect();
 /// assert_eq!(pieces?, ["x", "y", "z"]);
 /// # Ok(())
 /// # }
@@ -47,26 +48,40 @@ enum State {
 }
 
 impl Model {
-    /// Answers a conversation with the default [`GenerateParams`], in a session of its own.
+    /// Answers a conversation, in a session of its own. Tokens are chosen as the model's files say, unless `params`
+    /// say how.
     ///
     /// ```
-    /// use realizar_runtime::Model;
+    /// use realizar_runtime::sampling::SamplingParams;
     /// use realizar_runtime::template::Message;
+    /// use realizar_runtime::{GenerateParams, Model};
     ///
     /// # fn main() -> Result<(), realizar_runtime::Error> {
     /// // It says how the alphabet goes on.
     /// let mut model = Model::open("examples/alphabet.gguf")?;
-    /// assert_eq!(model.chat(&[Message::user("abc")])?.finish()?.text, "defghijklmnopqrstuvwxyz");
+    /// let messages = [Message::user("abc")];
+    /// let whole = model.chat(&messages, &GenerateParams::default())?.finish()?;
+    /// assert_eq!(whole.text, "defghijklmnopqrstuvwxyz");
+    ///
+    /// // The model's own sampling but for the temperature, and at most four tokens.
+    /// let sampling = SamplingParams { temperature: 0.2, ..model.sampling().clone() };
+    /// let params =
+    ///     GenerateParams { sampling: Some(sampling), max_tokens: Some(4), ..Default::default() };
+    /// assert_eq!(model.chat(&messages, &params)?.finish()?.text, "defg");
     /// # Ok(())
     /// # }
     /// ```
     ///
     /// # Errors
     /// As for [`Session::chat`].
-    pub fn chat(&mut self, messages: &[Message]) -> Result<Reply<'_>, Error> {
+    pub fn chat(
+        &mut self,
+        messages: &[Message],
+        params: &GenerateParams,
+    ) -> Result<Reply<'_>, Error> {
         let prompt = self.chat_prompt(messages)?;
         let session = Held::Own(self.new_session());
-        Reply::new(self, session, prompt.into(), &GenerateParams::default())
+        Reply::new(self, session, prompt.into(), params)
     }
 }
 

@@ -33,6 +33,7 @@ impl Steps {
         params: &GenerateParams,
     ) -> Result<Self, Error> {
         let started = Instant::now();
+        let own = model.sampling().clone();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
         let room = check_len(all.len(), runner.max_seq_len())?;
@@ -41,7 +42,7 @@ impl Steps {
         let limits = (0, room + 1);
         let tokens: Vec<u32> = all.tokens().collect();
         let vocab_size = runner.vocab_size();
-        let answer = Answer::new(tokenizer.clone(), params, &tokens, limits, vocab_size)?;
+        let answer = Answer::new(tokenizer.clone(), (params, &own), &tokens, limits, vocab_size)?;
         let out = Generation {
             ids: Vec::new(),
             text: String::new(),

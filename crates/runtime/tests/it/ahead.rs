@@ -26,7 +26,7 @@ fn device() -> Option<Box<dyn Backend>> {
 /// best.
 fn plain(i: usize) -> Request {
     let mut request = request(i);
-    let sampling = &mut request.params.sampling;
+    let sampling = request.params.sampling.get_or_insert_default();
     (sampling.top_k, sampling.top_p, sampling.min_p) =
         [(0, 1.0, 0.0), (40, 0.95, 0.0), (0, 0.8, 0.0), (0, 1.0, 0.1)][i % 4];
     if sampling.top_k == 0 && sampling.top_p + sampling.min_p != 1.0 && sampling.temperature > 0.0 {
@@ -70,7 +70,7 @@ fn texts_that_end_answers_and_requests_that_are_cancelled_cost_one_row() {
     let mut model = load_on(&*device, "llama", LoadOptions::default());
     let greedy = |i: usize, stop: Vec<String>| {
         let params = GenerateParams {
-            sampling: SamplingParams::greedy(),
+            sampling: Some(SamplingParams::greedy()),
             max_tokens: Some(40),
             ignore_eos: true,
             stop,
@@ -126,7 +126,7 @@ fn rows_that_no_shortlist_decides_are_run_again() {
         Model::load(&path, &*device, &options).unwrap()
     };
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(6),
         ignore_eos: true,
         ..GenerateParams::default()

@@ -353,7 +353,7 @@ fn what_a_session_keeps_changes_no_answer() {
     use std::ops::ControlFlow;
 
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(8),
         ignore_eos: true,
         logprobs: Some(4),

@@ -54,7 +54,11 @@ fn engine() -> Engine {
 
 fn params(max_tokens: usize) -> GenerateParams {
     let sampling = SamplingParams::greedy();
-    GenerateParams { sampling, max_tokens: Some(max_tokens), ..GenerateParams::default() }
+    GenerateParams {
+        sampling: Some(sampling),
+        max_tokens: Some(max_tokens),
+        ..GenerateParams::default()
+    }
 }
 
 /// Never ends by itself before the context does.
@@ -87,20 +91,21 @@ fn block_on<F: Future>(future: F) -> F::Output {
 fn a_reply_is_read_in_pieces_or_at_once() {
     let mut model = Model::open(alphabet()).unwrap();
     let messages = [Message::user("klm")];
-    let pieces: Vec<String> = model.chat(&messages).unwrap().map(Result::unwrap).collect();
+    let pieces: Vec<String> =
+        model.chat(&messages, &GenerateParams::default()).unwrap().map(Result::unwrap).collect();
     assert_eq!(pieces.concat(), "nopqrstuvwxyz");
     assert_eq!(pieces.len(), 13);
-    let generation = model.chat(&messages).unwrap().finish().unwrap();
+    let generation = model.chat(&messages, &GenerateParams::default()).unwrap().finish().unwrap();
     assert_eq!(generation.text, "nopqrstuvwxyz");
     assert_eq!(generation.finish_reason, FinishReason::Stop);
     assert_eq!((generation.timings.prompt_tokens, generation.timings.generated_tokens), (3, 13));
     // Whatever was read before, the result is of the whole reply.
-    let mut reply = model.chat(&messages).unwrap();
+    let mut reply = model.chat(&messages, &GenerateParams::default()).unwrap();
     assert_eq!(reply.next().unwrap().unwrap(), "n");
     let whole = reply.finish().unwrap();
     assert_eq!((whole.ids, whole.text), (generation.ids, generation.text));
     // A reply that is dropped leaves nothing behind.
-    let mut reply = model.chat(&messages).unwrap();
+    let mut reply = model.chat(&messages, &GenerateParams::default()).unwrap();
     assert_eq!(reply.next().unwrap().unwrap(), "n");
     drop(reply);
     assert_eq!(model.runner().pool_stats()[0].used, 0);
@@ -248,7 +253,7 @@ fn a_stream_tells_why_it_ends_early() {
     let mut model = load_from(&path, &options);
     let messages = [Message::user("a")];
     let no_template = "plain.gguf: the model has no chat template; give it a prompt instead";
-    let error = model.chat(&messages).unwrap_err();
+    let error = model.chat(&messages, &GenerateParams::default()).unwrap_err();
     assert!(matches!(&error, Error::NoChatTemplate { path: of } if *of == path), "{error:?}");
     let engine = Engine::start(model, EngineOptions::default()).unwrap();
     let error = engine.chat(&messages, params(1)).unwrap_err().to_string();

@@ -182,7 +182,7 @@ fn answers_are_those_without_drafts_where_prompts_have_another_arithmetic() {
 /// `n` greedy tokens after a prompt.
 fn greedy(prompt: Vec<u32>, n: usize) -> Request {
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(n),
         ignore_eos: true,
         ..GenerateParams::default()

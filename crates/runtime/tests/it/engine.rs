@@ -290,7 +290,7 @@ fn what_cannot_be_met_is_refused_at_once() {
     assert!(refused(outside).starts_with("token 9999 is not in the vocabulary"));
     assert_eq!(refused(Request { n: 3, ..request(0) }), "`n` is 3; it must be from 1 to 2");
     let mut hot = request(0);
-    hot.params.sampling.temperature = -1.0;
+    hot.params.sampling.get_or_insert_default().temperature = -1.0;
     assert_eq!(refused(hot), "`temperature` must be from 0 to 100, but is -1");
 
     let endless = Request {
@@ -357,7 +357,7 @@ fn tokens_and_texts_end_answers_but_none_before_its_time() {
     let prompt = request(3).prompt;
     let ask = |change: &dyn Fn(&mut GenerateParams)| {
         let mut params = GenerateParams {
-            sampling: SamplingParams::greedy(),
+            sampling: Some(SamplingParams::greedy()),
             max_tokens: Some(LEN),
             ignore_eos: true,
             ..GenerateParams::default()
@@ -390,7 +390,9 @@ fn tokens_and_texts_end_answers_but_none_before_its_time() {
     assert_eq!((got, reason), (ids[..at].to_vec(), FinishReason::Stop));
     assert_eq!(stop, Some(StopCause::Token(id)));
     // Before that many tokens it is as if it were banned.
-    let (banned, ..) = ask(&|params| params.sampling.logit_bias = vec![(id, f32::NEG_INFINITY)]);
+    let (banned, ..) = ask(&|params| {
+        params.sampling.get_or_insert_default().logit_bias = vec![(id, f32::NEG_INFINITY)];
+    });
     let (got, ..) = ask(&|params| {
         (params.stop_tokens, params.min_tokens) = (vec![id], end);
     });

@@ -162,7 +162,7 @@ fn request(i: usize) -> Request {
     let token = |pos| 3 + ((pos * 31 + i * 17) % 200) as u32;
     let prompt: Vec<u32> = (0..20 + 7 * i).map(token).collect();
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(12),
         ignore_eos: true,
         ..GenerateParams::default()

@@ -158,7 +158,7 @@ fn an_engine_with_drafts_and_few_pages_gives_the_answers_of_each_alone() {
             },
         };
         let params = GenerateParams {
-            sampling,
+            sampling: Some(sampling),
             max_tokens: Some(56),
             ignore_eos: true,
             logprobs: Some(1),

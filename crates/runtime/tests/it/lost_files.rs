@@ -34,7 +34,7 @@ fn copy_of_tiny(dir: &Path, name: &str) -> PathBuf {
 
 fn request(max_tokens: Option<usize>) -> Request {
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens,
         ignore_eos: true,
         ..GenerateParams::default()

@@ -102,7 +102,7 @@ fn rows_that_are_no_prompt_of_the_model_are_refused() {
 /// The tokens of a greedy answer, and how many of the prompt were cached.
 fn answer(engine: &Engine, prompt: Prompt) -> (Vec<u32>, usize) {
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(12),
         ignore_eos: true,
         ..GenerateParams::default()

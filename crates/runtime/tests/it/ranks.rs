@@ -182,7 +182,11 @@ fn batches_chunks_and_runs_change_no_bit() {
 #[test]
 fn tokens_are_chosen_on_the_first_rank() {
     let sampling = SamplingParams::greedy();
-    let params = GenerateParams { sampling, max_tokens: Some(6), ..GenerateParams::default() };
+    let params = GenerateParams {
+        sampling: Some(sampling),
+        max_tokens: Some(6),
+        ..GenerateParams::default()
+    };
     let path = tiny("llama").join("model-f32.gguf");
     let generate = |n_ranks: usize| {
         let mut model = load(&path, n_ranks, &exact());

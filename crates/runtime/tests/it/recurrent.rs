@@ -74,7 +74,7 @@ fn several_answers_share_a_prompt_and_a_draft_model_changes_none() {
 /// `n` greedy tokens after a prompt.
 fn greedy(prompt: Vec<u32>, n: usize) -> Request {
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(n),
         ignore_eos: true,
         ..GenerateParams::default()

@@ -166,7 +166,7 @@ fn request(name: &str, i: usize) -> Request {
         _ => SamplingParams { temperature: 1.5, seed: Some(i as u64), ..SamplingParams::default() },
     };
     let params = GenerateParams {
-        sampling,
+        sampling: Some(sampling),
         max_tokens: Some(5 + (i * 7) % 30),
         ignore_eos: true,
         logprobs: Some(1),

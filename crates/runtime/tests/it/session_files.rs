@@ -33,7 +33,7 @@ fn generate<'r>(
     prompt: impl Into<Rows<'r>>,
 ) -> Generation {
     let params = GenerateParams {
-        sampling: SamplingParams::greedy(),
+        sampling: Some(SamplingParams::greedy()),
         max_tokens: Some(8),
         logprobs: Some(0),
         ..GenerateParams::default()

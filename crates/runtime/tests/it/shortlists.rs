@@ -144,7 +144,7 @@ fn samplings() -> Vec<SamplingParams> {
 /// A request that samples so, of some ends and some that may not end yet.
 fn sampled(i: usize, sampling: SamplingParams) -> Request {
     let mut request = request(i);
-    request.params.sampling = sampling;
+    request.params.sampling = Some(sampling);
     request.params.logprobs = (i % 4 == 1 || i >= 10).then_some(i % 7);
     request.params.max_tokens = Some(24);
     request.params.ignore_eos = i.is_multiple_of(2);

@@ -213,7 +213,7 @@ fn answer(engine: &mut Engine, ids: &[u32], args: &Args, tools: &Tools) -> Resul
             false => "the answer was cut off: the context is full (-c)".to_owned(),
         });
     }
-    tracing::info!("{}", super::run::timing_line(&generation, &params.sampling));
+    tracing::info!("{}", super::run::timing_line(&generation, params.sampling_or(engine.model.sampling())));
     Ok((printer.into_answer(), guard.asked()))
 }
 

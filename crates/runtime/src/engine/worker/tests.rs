@@ -46,7 +46,7 @@ fn requests() -> Vec<Request> {
         let prompt: Vec<u32> = (0..20 + 13 * i).map(token).collect();
         let sampling = SamplingParams { seed: Some(i as u64), ..SamplingParams::default() };
         let mut params = GenerateParams {
-            sampling,
+            sampling: Some(sampling),
             max_tokens: Some(12 + i),
             ignore_eos: true,
             ..GenerateParams::default()
@@ -214,7 +214,7 @@ fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
     let plain = |request: &Request| request.params.constraint.is_none();
     let mut requests: Vec<Request> = requests().into_iter().filter(plain).take(4).collect();
     for Request { params, .. } in &mut requests {
-        let sampling = &mut params.sampling;
+        let sampling = params.sampling.get_or_insert_default();
         (sampling.top_k, sampling.top_p, sampling.min_p) = (0, 1.0, 0.0);
     }
     let run = |fault| Bench::run_ahead(model_on(&backend), &requests, fault);

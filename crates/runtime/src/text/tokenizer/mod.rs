@@ -54,6 +54,18 @@ pub use stream::StreamDecoder;
 use vocab::Vocab;
 
 /// What [`Tokenizer::encode`] does beyond the text itself.
+///
+/// The default is for a text by itself, whoever wrote it: with the tokens around it, and no control token in it.
+///
+/// ```
+/// use realizar_runtime::tokenizer::EncodeOptions;
+///
+/// let options = EncodeOptions::default();
+/// assert_eq!(options, EncodeOptions { add_special: true, parse_special: false });
+/// // A chat template writes the tokens around a text itself.
+/// let options = EncodeOptions { add_special: false, ..options };
+/// assert!(!options.add_special && !options.parse_special);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeOptions {
     /// Add the tokens that the model expects around a text (beginning, sometimes end of text).
@@ -61,6 +73,12 @@ pub struct EncodeOptions {
     /// Read the spellings of control tokens in the text as those tokens. Without it they are
     /// ordinary text, as they should be in text from a user.
     pub parse_special: bool,
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        Self { add_special: true, parse_special: false }
+    }
 }
 
 /// A vocabulary with its encoder.

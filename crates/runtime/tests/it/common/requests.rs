@@ -53,7 +53,7 @@ pub(crate) fn request(i: usize) -> Request {
         _ => SamplingParams { temperature: 1.5, seed: Some(i as u64), ..SamplingParams::default() },
     };
     let params = GenerateParams {
-        sampling,
+        sampling: Some(sampling),
         max_tokens: Some(5 + (i * 7) % 30),
         ignore_eos: !i.is_multiple_of(5),
         logprobs: Some(1),
@@ -76,7 +76,8 @@ pub(crate) struct Answer {
 /// The answer of a session that has the model for itself.
 pub(crate) fn alone(model: &mut Model, request: &Request, index: u64) -> Answer {
     let mut params = request.params.clone();
-    params.sampling.seed = params.sampling.seed.map(|seed| seed + index);
+    let sampling = params.sampling.get_or_insert_default();
+    sampling.seed = sampling.seed.map(|seed| seed + index);
     let mut session = model.new_session();
     let prompt: Vec<u32> = request.prompt.tokens().collect();
     let out =
@@ -118,7 +119,7 @@ pub(crate) fn collect(n: usize, events: &Receiver<EngineEvent>) -> (Vec<Answer>,
                 answers[index].text.push_str(&tail);
                 answers[index].reason = Some(reason);
             }
-            event @ (EngineEvent::Embedding { .. } | EngineEvent::Failed(_)) => panic!("{event:?}"),
+            event => panic!("{event:?}"),
         }
     }
     (answers, cached.expect("a prompt is run before its answers are complete"))

@@ -526,11 +526,11 @@ fn a_session_answers_as_its_constraint_says() {
     let mut session = model.new_session();
     let mut generate = |grammar: &Grammar, change: &dyn Fn(&mut GenerateParams)| {
         let mut params = GenerateParams {
-            sampling: SamplingParams {
+            sampling: Some(SamplingParams {
                 temperature: 2.0,
                 seed: Some(5),
                 ..SamplingParams::default()
-            },
+            }),
             constraint: Some(constrainer.compile(grammar).unwrap()),
             ..GenerateParams::default()
         };
@@ -548,7 +548,9 @@ fn a_session_answers_as_its_constraint_says() {
         "additionalProperties": false,
     }));
     for seed in 0..5 {
-        let seed = |params: &mut GenerateParams| params.sampling.seed = Some(seed);
+        let seed = |params: &mut GenerateParams| {
+            params.sampling.get_or_insert_default().seed = Some(seed);
+        };
         let answer = generate(&schema, &seed).unwrap();
         let value: Value = serde_json::from_str(&answer.text).unwrap();
         assert!(value["ok"].is_boolean() && value["word"].as_str().unwrap().chars().count() <= 5);
@@ -569,7 +571,8 @@ fn a_session_answers_as_its_constraint_says() {
     assert_eq!(cut.finish_reason, FinishReason::Length);
     // Nothing can be sampled: an error, not any token.
     let banned = |params: &mut GenerateParams| {
-        params.sampling.logit_bias = (0..288).map(|id| (id, f32::NEG_INFINITY)).collect();
+        let sampling = params.sampling.get_or_insert_default();
+        sampling.logit_bias = (0..288).map(|id| (id, f32::NEG_INFINITY)).collect();
     };
     let error = generate(&yes, &banned).unwrap_err().to_string();
     assert_eq!(error, "every logit is minus infinity: no token can be chosen");

@@ -126,11 +126,11 @@ impl Request {
             }
             Some(seconds) => u64::try_from(seconds).ok().map(Duration::from_secs),
         };
-        let mut settings = settings::all(&params, model.tokenizer().eos_ids());
+        let mut settings = settings::all(&params, &model.sampling, model.tokenizer().eos_ids());
         let mut set = |name: &str, value: Value| drop(settings.insert(name.to_owned(), value));
         set("n_keep", json!(n_keep));
         set("stream", json!(usage.is_some()));
-        set("samplers", json!(common.sampler_names(&params.sampling)?));
+        set("samplers", json!(common.sampler_names(params.sampling_or(&model.sampling))?));
         set("timings_per_token", json!(fields.timings_per_token.unwrap_or(false)));
         set("post_sampling_probs", json!(post_sampling));
         let text = match grammar.as_ref().map(|wanted| &wanted.grammar) {

@@ -21,12 +21,12 @@ pub(crate) async fn get(
     let info = model.engine.model();
     let tokenizer = model.tokenizer();
     let params = GenerateParams {
-        sampling: model.sampling.clone(),
+        sampling: Some(model.sampling.clone()),
         max_tokens: state.config().limits.output_tokens,
         ..GenerateParams::default()
     };
-    let mut defaults = settings::numbers(&params);
-    defaults.insert("samplers".to_owned(), json!(samplers::names(None, &params.sampling)?));
+    let mut defaults = settings::numbers(&params, &model.sampling);
+    defaults.insert("samplers".to_owned(), json!(samplers::names(None, &model.sampling)?));
     let text = |id: Option<u32>| match id {
         Some(id) => Ok(tokenizer.token_text(id)?),
         None => Ok::<_, ApiError>(String::new()),

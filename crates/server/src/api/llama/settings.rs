@@ -9,9 +9,10 @@ use serde_json::{Map, Value, json};
 /// What llama-server shows for a seed that is drawn.
 const DRAWN_SEED: u32 = u32::MAX;
 
-/// The parameters without texts and biases.
-pub(super) fn numbers(params: &GenerateParams) -> Map<String, Value> {
-    let GenerateParams { sampling, max_tokens, ignore_eos, .. } = params;
+/// The parameters without texts and biases, for a model with a sampling of its `own`.
+pub(super) fn numbers(params: &GenerateParams, own: &SamplingParams) -> Map<String, Value> {
+    let GenerateParams { max_tokens, ignore_eos, .. } = params;
+    let sampling = params.sampling_or(own);
     let SamplingParams { seed, top_k, repeat_last_n, mirostat, .. } = sampling;
     let max_tokens = max_tokens.map_or(json!(-1), |n| json!(n));
     let last_n = if *repeat_last_n == usize::MAX { json!(-1) } else { json!(repeat_last_n) };
@@ -56,10 +57,15 @@ pub(super) fn numbers(params: &GenerateParams) -> Map<String, Value> {
 }
 
 /// The parameters with texts and biases. Tokens of `eos_ids` are those that `ignore_eos` bans.
-pub(super) fn all(params: &GenerateParams, eos_ids: &[u32]) -> Map<String, Value> {
-    let mut settings = numbers(params);
+pub(super) fn all(
+    params: &GenerateParams,
+    own: &SamplingParams,
+    eos_ids: &[u32],
+) -> Map<String, Value> {
+    let mut settings = numbers(params, own);
+    let sampling = params.sampling_or(own);
     let banned = eos_ids.iter().filter(|_| params.ignore_eos);
-    let biases = params.sampling.logit_bias.iter().copied();
+    let biases = sampling.logit_bias.iter().copied();
     let biases = biases.chain(banned.map(|&id| (id, f32::NEG_INFINITY)));
     let biases = biases.map(|(id, bias)| {
         let bias = Some(bias).filter(|bias| bias.is_finite()).map(digits);
@@ -67,7 +73,7 @@ pub(super) fn all(params: &GenerateParams, eos_ids: &[u32]) -> Map<String, Value
     });
     settings.insert("logit_bias".to_owned(), biases.collect());
     settings.insert("stop".to_owned(), json!(params.stop));
-    let breakers = &params.sampling.dry_sequence_breakers;
+    let breakers = &sampling.dry_sequence_breakers;
     settings.insert("dry_sequence_breakers".to_owned(), json!(breakers));
     settings
 }
@@ -87,13 +93,13 @@ mod tests {
             ..SamplingParams::default()
         };
         let params = GenerateParams {
-            sampling,
+            sampling: Some(sampling),
             max_tokens: Some(9),
             stop: vec!["x".to_owned()],
             ignore_eos: true,
             ..GenerateParams::default()
         };
-        let settings = all(&params, &[2]);
+        let settings = all(&params, &SamplingParams::default(), &[2]);
         for (name, want) in [
             ("temperature", json!(0.8)),
             ("repeat_last_n", json!(-1)),

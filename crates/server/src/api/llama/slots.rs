@@ -7,6 +7,7 @@ use crate::state::AppState;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
+use realizar_runtime::sampling::SamplingParams;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -43,7 +44,7 @@ pub(crate) async fn get(
             "is_processing": is_busy,
         });
         if let (Some(place), Some(slot)) = (place, slot.as_object_mut()) {
-            slot.extend(known(place, info.max_seq_len()));
+            slot.extend(known(place, info.max_seq_len(), &model.sampling));
         }
         slots.push(slot);
     }
@@ -55,7 +56,11 @@ pub(crate) async fn get(
 }
 
 /// What is known of a sequence that generates.
-fn known(sequence: &Sequence, context: usize) -> impl Iterator<Item = (String, Value)> {
+fn known(
+    sequence: &Sequence,
+    context: usize,
+    own: &SamplingParams,
+) -> impl Iterator<Item = (String, Value)> + use<> {
     let Sequence { task, n_cached, n_decoded, has_new_line } = sequence;
     let room = context + 1 - task.n_prompt;
     let most = task.params.max_tokens.map_or(room, |most| most.min(room));
@@ -70,7 +75,7 @@ fn known(sequence: &Sequence, context: usize) -> impl Iterator<Item = (String, V
         ("n_prompt_tokens", json!(task.n_prompt)),
         ("n_prompt_tokens_processed", json!(task.n_prompt - n_cached)),
         ("n_prompt_tokens_cache", json!(n_cached)),
-        ("params", Value::Object(settings::numbers(&task.params))),
+        ("params", Value::Object(settings::numbers(&task.params, own))),
         ("next_token", json!([next])),
     ]
     .into_iter()

@@ -198,7 +198,7 @@ impl CommonFields {
             return Err(ApiError::invalid("min_tokens", message));
         }
         Ok(GenerateParams {
-            sampling,
+            sampling: Some(sampling),
             max_tokens,
             stop: stop.to_vec(),
             stop_tokens,

@@ -44,7 +44,7 @@ pub(crate) async fn create(
     let stream = conversation.stream;
     let more = more_fields(&echo, verbosity);
     let chat = dialects::read(&state, conversation, held, more, NAMES).await?;
-    let sampling = &chat.job.params.sampling;
+    let sampling = chat.job.params.sampling_or(&chat.job.model.sampling);
     for (key, value) in [("temperature", sampling.temperature), ("top_p", sampling.top_p)] {
         echo.insert(key.to_owned(), json!(digits(value)));
     }
