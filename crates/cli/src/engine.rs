@@ -298,6 +298,7 @@ fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<Lo
         max_outputs: needs.outputs.unwrap_or(default.max_outputs),
         max_seqs: needs.seqs.unwrap_or(default.max_seqs),
         prefix_cache: needs.prefix_cache,
+        embeddings: false,
         kv_tokens: needs.kv_tokens,
         profile: needs.profile,
         draft_head: needs.draft_head,

@@ -155,8 +155,8 @@ pub trait Executable: fmt::Debug + Send {
     /// If the device fails.
     fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error>;
 
-    /// After a step, the hidden states of its output rows, which drafting continues from:
-    /// `[batch.outputs.len(), dim]`. Empty without a part of the plan that drafts, and where no output was wanted.
+    /// After a step, the hidden states of its output rows, which drafting continues from or which are embeddings:
+    /// `[batch.outputs.len(), dim]`. Empty where the plan [keeps none](Plan::hidden_of), and where no output was wanted.
     fn hidden(&self) -> &[f32] {
         &[]
     }

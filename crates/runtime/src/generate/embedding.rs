@@ -1,6 +1,7 @@
 //! Embeddings: one vector for a text, from the hidden states behind the final norm.
 //!
-//! A model is loaded for them with [`ModelOutput::Embeddings`]. Its rows are pooled in `f32` in the
+//! A model is loaded for them with [`ModelOutput::Embeddings`], or for text and embeddings with
+//! [`LoadOptions::embeddings`](crate::LoadOptions::embeddings). Its rows are pooled in `f32` in the
 //! order of their positions, so the vector does not depend on how the text was cut into steps.
 
 use super::check_len;
@@ -8,6 +9,7 @@ use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::Role;
 use crate::checkpoint::Pooling;
+use crate::graph::plan::RowLimits;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
 
 /// What is wanted of an embedding.
@@ -110,8 +112,7 @@ impl Model {
     /// let mut model = Model::load(Path::new("examples/alphabet.gguf"), &backend, &options)?;
     /// let params = EmbedParams { pooling: Some(Pooling::Mean), ..EmbedParams::default() };
     /// let mut embed = |text: &str| -> Result<Vec<f32>, realizar_runtime::Error> {
-    ///     let options = EncodeOptions { add_special: true, parse_special: false };
-    ///     let ids = model.tokenizer()?.encode(text, options)?;
+    ///     let ids = model.tokenizer()?.encode(text, EncodeOptions::default())?;
     ///     model.embed(&ids, &params)
     /// };
     /// let likeness = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
@@ -124,6 +125,29 @@ impl Model {
     /// # }
     /// ```
     ///
+    /// A model of text that was loaded with [`LoadOptions::embeddings`](crate::LoadOptions::embeddings) gives the same
+    /// vectors, up to rounding:
+    ///
+    /// ```
+    /// use realizar_runtime::backend::cpu::CpuBackend;
+    /// use realizar_runtime::template::Message;
+    /// use realizar_runtime::{EmbedParams, GenerateParams, LoadOptions, Model, Pooling};
+    /// use std::path::Path;
+    ///
+    /// # fn main() -> Result<(), realizar_runtime::Error> {
+    /// let options = LoadOptions { embeddings: true, ..LoadOptions::default() };
+    /// let backend = CpuBackend::new(None, None)?;
+    /// let mut model = Model::load(Path::new("examples/alphabet.gguf"), &backend, &options)?;
+    /// let params = EmbedParams { pooling: Some(Pooling::Mean), ..EmbedParams::default() };
+    /// // `a` and `b` are tokens 4 and 5, and each has an element of its own.
+    /// let vector = model.embed(&[4, 5], &params)?;
+    /// assert!((vector[4] - 0.5_f32.sqrt()).abs() < 1e-5 && vector[4] == vector[5]);
+    /// let answer = model.chat(&[Message::user("uv")], &GenerateParams::default())?.finish()?;
+    /// assert_eq!(answer.text, "wxyz");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     /// If the model was not loaded for embeddings, there are no tokens, a token is not in the
     /// vocabulary, the text does not fit the context, more elements are requested than there are,
@@ -131,7 +155,7 @@ impl Model {
     pub fn embed(&mut self, ids: &[u32], params: &EmbedParams) -> Result<Vec<f32>, Error> {
         let pooling = self.pooling()?;
         let runner = self.runner();
-        let mut pooler = Pooler::new(params, pooling, runner.output_width())?;
+        let mut pooler = Pooler::new(params, pooling, runner.embedding_dim().unwrap_or_default())?;
         check_len(ids.len(), runner.max_seq_len())?;
         let seq = runner.new_sequence();
         let result = pool(runner, &seq, ids, &mut pooler);
@@ -146,7 +170,9 @@ impl Model {
     /// # Errors
     /// If it was not loaded for embeddings.
     pub fn pooling(&self) -> Result<Pooling, Error> {
-        self.output().require(ModelOutput::Embeddings)?;
+        if self.embedding_dim().is_none() {
+            self.output().require(ModelOutput::Embeddings)?;
+        }
         Ok(self.default_pooling())
     }
 }
@@ -154,7 +180,11 @@ impl Model {
 /// Runs a text and gives the rows that are wanted to its pooler.
 fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> Result<(), Error> {
     let mut at = 0;
-    for tokens in ids.chunks(runner.limits().tokens) {
+    let RowLimits { tokens: most, outputs } = runner.limits();
+    // Beside logits, of which a step gives fewer rows.
+    let is_beside_text = runner.output() == ModelOutput::Logits;
+    let most = if pooler.pooling() == Pooling::Mean { most.min(outputs) } else { most };
+    for tokens in ids.chunks(most) {
         let (outputs, n_rows) = match pooler.pooling() {
             Pooling::Mean => (Outputs::All, tokens.len()),
             Pooling::Last if at + tokens.len() == ids.len() => (Outputs::Last, 1),
@@ -163,7 +193,12 @@ fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> R
         };
         let rows =
             runner.step(&[Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs }])?;
-        (0..n_rows).for_each(|i| pooler.add(rows.row(0, i)));
+        if is_beside_text {
+            let row = |i| runner.embedding_row(0, i).expect("a step keeps its hidden states");
+            (0..n_rows).for_each(|i| pooler.add(row(i)));
+        } else {
+            (0..n_rows).for_each(|i| pooler.add(rows.row(0, i)));
+        }
         at += tokens.len();
     }
     Ok(())

@@ -5,7 +5,7 @@
 //! table of the embedding.
 
 use super::split::{Extract, needed};
-use super::{Graph, Op, Part, Prologue, RowDomain};
+use super::{Graph, Op, Part, Prologue, RowDomain, ValueId};
 
 /// The part of `graph` before its head: what is computed before the last linear, after which
 /// there is nothing but what works on single logits.
@@ -15,6 +15,21 @@ use super::{Graph, Op, Part, Prologue, RowDomain};
 /// # Panics
 /// If the graph was not finished, or fused before.
 pub fn body(graph: &Graph) -> Option<Part> {
+    let at = head_input(graph)?;
+    let needed = needed(graph, 0, at);
+    let mut part = Extract::new(graph);
+    let kept = graph.nodes.iter().zip(needed).filter(|&(_, needed)| needed);
+    kept.for_each(|(node, _)| part.node(node));
+    Some(part.finish(at))
+}
+
+/// What the head of `graph` reads: the hidden states that its [`body`] ends in.
+///
+/// `None` if the graph does not end in a head.
+///
+/// # Panics
+/// If the graph was not finished, or fused before.
+pub fn head_input(graph: &Graph) -> Option<ValueId> {
     let mut at = graph.output.expect("a finished graph has an output");
     loop {
         let node = graph.nodes.iter().find(|node| node.output == at)?;
@@ -25,21 +40,13 @@ pub fn body(graph: &Graph) -> Option<Part> {
             _ => return None,
         }
     }
-    if graph.values[at.idx()].rows != RowDomain::Outputs {
-        return None;
-    }
-    let needed = needed(graph, 0, at);
-    let mut part = Extract::new(graph);
-    let kept = graph.nodes.iter().zip(needed).filter(|&(_, needed)| needed);
-    kept.for_each(|(node, _)| part.node(node));
-    Some(part.finish(at))
+    (graph.values[at.idx()].rows == RowDomain::Outputs).then_some(at)
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::{GraphBuilder, NormKind, WeightInfo};
     use super::*;
-    use crate::graph::ValueId;
     use crate::graph::weights::{Linear, NormWeights, Weight, WeightId};
     use realizar_quant::BlockType;
 

@@ -19,7 +19,7 @@ mod shard;
 mod split;
 pub mod weights;
 
-pub use body::body;
+pub use body::{body, head_input};
 pub use builder::{AttentionSpec, DeltaNetSpec, GraphBuilder};
 pub use draft::{DraftPart, set_apart};
 pub use experts::{ExpertBias, ExpertLinear, ExpertPart, Groups, Route, Scoring};
@@ -400,15 +400,17 @@ pub struct Graph {
     /// normalized hidden states, `[outputs, dim]`, or of a part that another one follows
     /// the hidden states, `[tokens, dim]`.
     pub output: Option<ValueId>,
+    /// The normalized hidden states, `[outputs, dim]`, where they stay after a step beside the logits.
+    pub hidden: Option<ValueId>,
     /// The part that drafts tokens, for models that bring one; it runs in steps of its own.
     pub draft: Option<Box<DraftPart>>,
 }
 
 impl Graph {
-    /// The values that stay after a step: the output, and what drafting needs.
+    /// The values that stay after a step: the output, hidden states beside it, and what drafting needs.
     pub fn results(&self) -> impl Iterator<Item = ValueId> {
         let of_draft = self.draft.iter().flat_map(|draft| [draft.hidden, draft.logits, draft.next]);
-        self.output.into_iter().chain(of_draft)
+        self.output.into_iter().chain(self.hidden).chain(of_draft)
     }
 
     /// The operations of a step of the model, then those of a step that drafts.

@@ -66,6 +66,9 @@ pub struct Plan {
     pub input: Option<Place>,
     /// Where the graph's output is after the last step, its rows without gaps.
     pub output: Place,
+    /// Where the hidden states of the output rows are after the last step, without gaps, if they stay beside the
+    /// logits.
+    pub hidden: Option<Place>,
     /// The part that drafts, whose steps are the last of [`Self::steps`]; none if the model has none.
     pub draft: Option<DraftPlan>,
     /// The rows that there is room for.
@@ -105,10 +108,14 @@ impl Plan {
         if drafts { &self.draft_part().logits } else { &self.output }
     }
 
-    /// Where the hidden states lie that such a batch leaves for drafting; none without a part that drafts.
+    /// Where the hidden states lie that such a batch leaves, for drafting or as embeddings; none where neither is
+    /// wanted.
     pub fn hidden_of(&self, drafts: bool) -> Option<&Place> {
-        let draft = self.draft.as_ref()?;
-        Some(if drafts { &draft.next } else { &draft.hidden })
+        match &self.draft {
+            Some(draft) if drafts => Some(&draft.next),
+            Some(draft) => Some(&draft.hidden),
+            None => self.hidden.as_ref(),
+        }
     }
 
     /// Where the rows go that such a batch comes with.
@@ -221,7 +228,8 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
     results.iter().for_each(|result| last_use[result.idx()] = usize::MAX);
     if let Some(draft) = &graph.draft {
         // What a step of the model gives is taken before one that drafts.
-        [result, draft.hidden].iter().for_each(|id| last_use[id.idx()] = graph.nodes.len());
+        let of_model = [result, draft.hidden].into_iter().chain(graph.hidden);
+        of_model.for_each(|id| last_use[id.idx()] = graph.nodes.len());
     }
     // A value is read until the last of its views is.
     let mut root_last_use = last_use.clone();
@@ -318,9 +326,9 @@ pub fn plan(graph: &Graph, limits: RowLimits) -> Plan {
         logits: place(draft.logits),
         next: place(draft.next),
     });
-    let output = place(result);
+    let (output, hidden) = (place(result), graph.hidden.map(place));
     let (arena_len, state_len) = (free.arena_len, graph.state_len);
-    Plan { steps, arena_len, state_len, input: outside, output, draft, limits }
+    Plan { steps, arena_len, state_len, input: outside, output, hidden, draft, limits }
 }
 
 #[cfg(test)]

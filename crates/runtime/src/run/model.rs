@@ -92,6 +92,13 @@ impl Recorded {
             weights = body.weights_of(&weights);
             graph = body.graph;
         }
+        if options.gives_both() {
+            let hidden = graph::head_input(&graph).ok_or_else(|| Error::Unsupported {
+                path: checkpoint.path().to_owned(),
+                feature: format!("{architecture} for embeddings beside text"),
+            })?;
+            graph.hidden = Some(hidden);
+        }
         let limits = row_limits(options, max_seq_len, graph.draft.is_some())?;
         Ok(Self { architecture, config, graph, weights, max_seq_len, limits })
     }
@@ -119,17 +126,21 @@ impl Model {
         let options = &for_devices(options, devices)?;
         let (checkpoint, recorded) = Recorded::open(path, options)?;
         let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
-        let (default_pooling, sampling) = match options.output {
-            ModelOutput::Logits => (Pooling::Last, checkpoint.sampling()?),
-            ModelOutput::Embeddings => {
-                let pooling = checkpoint.pooling()?.unwrap_or(Pooling::Last);
-                (pooling, SamplingParams::default())
-            }
+        let sampling = match options.output {
+            ModelOutput::Logits => checkpoint.sampling()?,
+            ModelOutput::Embeddings => SamplingParams::default(),
         };
+        let embeds = options.embeddings || options.output == ModelOutput::Embeddings;
+        let pooling = if embeds { checkpoint.pooling()? } else { None };
+        let default_pooling = pooling.unwrap_or(Pooling::Last);
         let kv_groups = graph.kv_groups.clone();
         let output = (options.output, graph.output_width());
         let n_states = n_states(&graph, options);
         let hidden_dim = graph.draft.as_ref().map(|draft| graph.values[draft.hidden.idx()].width);
+        let embedding_dim = match options.output {
+            ModelOutput::Logits => graph.hidden.map(|hidden| graph.values[hidden.idx()].width),
+            ModelOutput::Embeddings => Some(graph.output_width()),
+        };
         let draft_bytes = graph::draft_bytes(&graph, &weights);
         let rules = PromptRules::new(&graph, (config.vocab_size, config.dim), limits);
         let (n_params, weight_bytes) = sizes(&weights);
@@ -176,7 +187,7 @@ impl Model {
             (&kv, n_states),
             options.prefix_cache,
         );
-        let runner = runner.with_draft_head(hidden_dim);
+        let runner = runner.with_draft_head(hidden_dim).with_embeddings(embedding_dim);
         let text_path = match &checkpoint {
             Checkpoint::Gguf(gguf) => gguf.path().to_owned(),
             Checkpoint::Hf { .. } => path.to_owned(),
@@ -306,6 +317,11 @@ impl Model {
     /// What it was loaded to compute.
     pub fn output(&self) -> ModelOutput {
         self.runner.output()
+    }
+
+    /// The elements of its embeddings before any are left out; `None` if it was loaded for text alone.
+    pub fn embedding_dim(&self) -> Option<usize> {
+        self.runner.embedding_dim()
     }
 
     /// What prompts may be made of.

@@ -17,6 +17,10 @@ use crate::run::placement::DeviceLayers;
 pub struct LoadOptions {
     /// What the model is to compute.
     pub output: ModelOutput,
+    /// Whether a model of text computes [embeddings](crate::Model::embed) too, from the hidden states that its head
+    /// reads. They are kept of every output row of a step, at most [`Self::max_outputs`], which also bounds the steps of
+    /// an embedding that is the mean of all rows. For a model on one device, which does not divide its layers.
+    pub embeddings: bool,
     /// The arithmetic of matrix products.
     pub arithmetic: Arithmetic,
     /// The type of stored keys and values: F32, F16, BF16, F8 or, for heads of whole blocks of 32 elements, Q8_0 or
@@ -55,6 +59,7 @@ impl Default for LoadOptions {
     fn default() -> Self {
         Self {
             output: ModelOutput::Logits,
+            embeddings: false,
             arithmetic: Arithmetic::Auto,
             kv_type: None,
             max_seq_len: None,
@@ -71,11 +76,23 @@ impl Default for LoadOptions {
     }
 }
 
+impl LoadOptions {
+    /// Whether a model of text is to compute embeddings too.
+    pub(super) fn gives_both(&self) -> bool {
+        self.embeddings && self.output == ModelOutput::Logits
+    }
+}
+
 /// The options with what these devices decide where nothing is requested.
 pub(super) fn for_devices(
     options: &LoadOptions,
     devices: &[DeviceLayers<'_>],
 ) -> Result<LoadOptions, Error> {
+    let is_alone = matches!(devices, [device] if device.backend.n_ranks() == 1);
+    if options.gives_both() && !is_alone {
+        let reason = "a model on several devices generates text or computes embeddings, not both";
+        return Err(Error::Option { option: "embeddings", reason: reason.to_owned() });
+    }
     let options = with_draft_head(options, devices)?;
     let step_rows = devices.iter().map(|device| device.backend.step_rows()).min();
     Ok(LoadOptions { chunk: options.chunk.or(step_rows), ..options })

@@ -74,6 +74,8 @@ pub struct Runner {
     files: Vec<FileWatch>,
     /// Columns of the hidden states that drafting continues from; `None` if the model does not draft.
     hidden_dim: Option<usize>,
+    /// Columns of the hidden states that are embeddings; `None` if the model computes none.
+    embedding_dim: Option<usize>,
 }
 
 const LIVES: &str = "a sequence lives as long as its id";
@@ -125,6 +127,7 @@ impl Runner {
             is_noted: false,
             ahead: Ahead::with_capacity(limits, kv.len()),
             hidden_dim: None,
+            embedding_dim: None,
         }
     }
 
@@ -141,6 +144,17 @@ impl Runner {
     /// What the rows of a step's output are.
     pub fn output(&self) -> ModelOutput {
         self.output
+    }
+
+    /// The same runner of a model that computes embeddings, of this many elements.
+    pub(crate) fn with_embeddings(mut self, embedding_dim: Option<usize>) -> Self {
+        self.embedding_dim = embedding_dim;
+        self
+    }
+
+    /// Elements of an embedding; `None` if the model computes none.
+    pub(crate) fn embedding_dim(&self) -> Option<usize> {
+        self.embedding_dim
     }
 
     /// Columns of a step's output: as many as the vocabulary has tokens, or as a hidden state

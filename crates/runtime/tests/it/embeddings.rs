@@ -12,8 +12,10 @@ use realizar_runtime::backend::{Arithmetic, Backend, Role};
 use realizar_runtime::engine::{
     EmbeddingRequest, Engine, EngineEvent, EngineOptions, Request, Ticket,
 };
+use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{
-    DeviceLayers, EmbedParams, Error, GenerateParams, LoadOptions, Model, ModelOutput, Pooling,
+    DeviceLayers, EmbedParams, Error, Event, GenerateParams, LoadOptions, Model, ModelOutput,
+    Pooling,
 };
 use serde_json::Value;
 use std::ops::ControlFlow;
@@ -158,6 +160,71 @@ fn pooling_is_of_the_rows_in_their_order() {
             }
         }
     }
+}
+
+#[test]
+fn a_model_of_text_embeds_too() {
+    let f32s = LoadOptions { arithmetic: Arithmetic::F32, max_seq_len: None, ..options() };
+    let both = LoadOptions { output: ModelOutput::Logits, embeddings: true, ..f32s.clone() };
+    let alone = LoadOptions { embeddings: false, ..both.clone() };
+    let generated = |model: &mut Model, ids: &[u32]| {
+        let params = GenerateParams { max_tokens: Some(4), ..GenerateParams::default() };
+        let params = GenerateParams { sampling: Some(SamplingParams::greedy()), ..params };
+        let mut session = model.new_session();
+        let go_on = &mut |_: &Event<'_>| ControlFlow::Continue(());
+        let ids = session.generate(model, ids, &params, go_on).unwrap().ids;
+        session.close(model);
+        ids
+    };
+    for path in tiny_models() {
+        let mut only = Model::load(&path, &cpu(1), &f32s).unwrap();
+        let mut model = Model::load(&path, &cpu(1), &both).unwrap();
+        let cut = LoadOptions { chunk: Some(7), max_outputs: 3, ..both.clone() };
+        let mut cut = Model::load(&path, &cpu(1), &cut).unwrap();
+        let mut plain_text = Model::load(&path, &cpu(1), &alone).unwrap();
+        assert_eq!(model.embedding_dim(), Some(model.config().dim), "{path:?}");
+        assert_eq!(plain_text.embedding_dim(), None);
+        let vocab_size = model.config().vocab_size as u32;
+        let ids: Vec<u32> = text(1).into_iter().take(24).map(|id| id % vocab_size).collect();
+        assert_eq!(model.pooling().unwrap(), only.pooling().unwrap());
+        for pooling in POOLINGS {
+            let wanted = only.embed(&ids, &plain(pooling)).unwrap();
+            let found = model.embed(&ids, &plain(pooling)).unwrap();
+            let most = wanted.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+            for (found, wanted) in found.iter().zip(&wanted) {
+                assert!((found - wanted).abs() <= 1e-4 * most, "{path:?}: {found}, not {wanted}");
+            }
+            // However it is cut, and whatever was generated before.
+            let again = cut.embed(&ids, &plain(pooling)).unwrap();
+            assert_eq!(bits(&again), bits(&found), "{path:?} {pooling:?}");
+            assert_eq!(generated(&mut model, &ids), generated(&mut plain_text, &ids), "{path:?}");
+            assert_eq!(bits(&model.embed(&ids, &plain(pooling)).unwrap()), bits(&found));
+        }
+        let last = ids.len() - 1;
+        let logits = |model: &mut Model| bits(&model.logits(&ids, &[last], 48).unwrap()[0]);
+        assert_eq!(logits(&mut model), logits(&mut plain_text), "{path:?}");
+    }
+    // On GPUs, where the head takes the norm before it otherwise.
+    let path = tiny("llama").join("model-f32.gguf");
+    let wanted =
+        Model::load(&path, &cpu(1), &both).unwrap().embed(&text(1), &plain(Pooling::Mean)).unwrap();
+    for gpu in gpus() {
+        let mut model = Model::load(&path, &*gpu, &both).unwrap();
+        let found = model.embed(&text(1), &plain(Pooling::Mean)).unwrap();
+        let most = wanted.iter().fold(0.0, |most: f32, x| most.max(x.abs()));
+        for (found, wanted) in found.iter().zip(&wanted) {
+            assert!((found - wanted).abs() <= 1e-3 * most, "{}: {found}, not {wanted}", gpu.name());
+        }
+        let expected = generated(&mut Model::load(&path, &*gpu, &alone).unwrap(), &text(1));
+        assert_eq!(generated(&mut model, &text(1)), expected, "{}", gpu.name());
+    }
+    let cpu = cpu(1);
+    let two = [DeviceLayers { backend: &cpu, n_layers: Some(1) }, DeviceLayers::rest(&cpu)];
+    let error = Model::load_onto(&path, &two, &both).unwrap_err().to_string();
+    assert!(
+        error.contains("a model on several devices generates text or computes embeddings"),
+        "{error}"
+    );
 }
 
 fn submit(engine: &Engine, request: EmbeddingRequest) -> (Ticket, Receiver<EngineEvent>) {

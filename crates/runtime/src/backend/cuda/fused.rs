@@ -217,7 +217,7 @@ fn is_read_after(plan: &Plan, idx: usize, place: &Place) -> bool {
         }
     }
     let of_draft = plan.draft.iter().flat_map(|draft| [&draft.hidden, &draft.logits, &draft.next]);
-    let mut outputs = [&plan.output].into_iter().chain(of_draft);
+    let mut outputs = [&plan.output].into_iter().chain(&plan.hidden).chain(of_draft);
     outputs.any(|output| left.iter().any(|left| overlap(left, &range(output))))
 }
 
@@ -312,6 +312,7 @@ mod tests {
             state_len: 0,
             input: None,
             output,
+            hidden: None,
             draft: None,
             limits: LIMITS,
         }

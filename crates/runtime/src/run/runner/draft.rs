@@ -23,7 +23,16 @@ impl Runner {
     /// After a step that has succeeded, the hidden state of row `i` of the chunk's wanted rows, and after one that
     /// drafts that of the sequence's row: `[hidden_dim]`. `None` if the model does not draft.
     pub(crate) fn hidden(&self, chunk: usize, i: usize) -> Option<&[f32]> {
-        let dim = self.hidden_dim?;
+        self.hidden_row(self.hidden_dim?, (chunk, i))
+    }
+
+    /// After a step of a model of text that has succeeded, row `i` of the chunk's wanted rows as it is in an embedding:
+    /// `[embedding_dim]`. `None` if the model computes none beside its text.
+    pub(crate) fn embedding_row(&self, chunk: usize, i: usize) -> Option<&[f32]> {
+        self.hidden_row(self.embedding_dim?, (chunk, i))
+    }
+
+    fn hidden_row(&self, dim: usize, (chunk, i): (usize, usize)) -> Option<&[f32]> {
         let row = self.first_rows.get(chunk)? + i;
         self.executable.hidden().get(row * dim..(row + 1) * dim)
     }
