@@ -86,6 +86,16 @@ pub enum Error {
         /// The feature, by its name in the file.
         feature: String,
     },
+    /// A setting names one of several ways, and this one is not built.
+    #[error("{}: {} is not supported (supported: {supported})", path.display(), shown(feature))]
+    UnsupportedValue {
+        /// The file.
+        path: PathBuf,
+        /// The setting and its value.
+        feature: String,
+        /// The values that are supported.
+        supported: String,
+    },
     /// A tensor is missing.
     #[error("{}: tensor `{tensor}` is missing (it holds {weight})", path.display())]
     MissingTensor {

@@ -467,11 +467,8 @@ impl Config {
         window: HfWindow,
         sliding: impl Fn(usize) -> bool,
     ) -> Result<Self, Error> {
-        let slides = hf_layer_types(s, self.layers.len(), |ty| match ty {
-            "full_attention" | "attention" => Some(false),
-            "sliding_attention" => Some(true),
-            _ => None,
-        })?;
+        let types = [("full_attention", false), ("attention", false), ("sliding_attention", true)];
+        let slides = hf_layer_types(s, self.layers.len(), &types)?;
         let Some(slides) = slides else {
             let slides: Vec<bool> = (0..self.layers.len()).map(sliding).collect();
             let window = if slides.contains(&true) { window.of_every_layer(s)? } else { None };
@@ -510,20 +507,26 @@ pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
     }
 }
 
-/// What `layer_types` of config.json says of each of `n_layers` layers, if it is present.
+/// What `layer_types` of config.json says of each of `n_layers` layers, if it is present, in terms of the `known` types.
 ///
 /// # Errors
-/// If it does not fit the layers, or names a type that `read` has no word for.
-pub(crate) fn hf_layer_types<T>(
+/// If it does not fit the layers, or names another type.
+pub(crate) fn hf_layer_types<T: Copy>(
     s: &HfSettings,
     n_layers: usize,
-    read: impl Fn(&str) -> Option<T>,
+    known: &[(&str, T)],
 ) -> Result<Option<Vec<T>>, Error> {
     let Some(types) = s.opt_strs("layer_types")? else { return Ok(None) };
     if types.len() != n_layers {
         return Err(s.wrong("layer_types", format!("{n_layers} layers")));
     }
-    let read = |ty: &str| read(ty).ok_or_else(|| s.unsupported(format!("layer type `{ty}`")));
+    let read = |ty: &str| {
+        let found = known.iter().find(|(name, _)| *name == ty).map(|(_, value)| *value);
+        found.ok_or_else(|| {
+            let names: Vec<&str> = known.iter().map(|(name, _)| *name).collect();
+            s.unsupported_value(format!("layer type `{ty}` (`layer_types`)"), &names)
+        })
+    };
     types.into_iter().map(read).collect::<Result<_, _>>().map(Some)
 }
 
@@ -543,6 +546,19 @@ pub(crate) fn hf_bias(s: &HfSettings, key: &'static str) -> Result<Bias, Error> 
     Ok(if s.bool_or(key, false)? { Bias::IfPresent } else { Bias::Denied(key) })
 }
 
+/// The activations that are built, each by one of its names.
+const ACTIVATIONS: &[&str] = &[
+    "silu",
+    "gelu",
+    "gelu_pytorch_tanh",
+    "quick_gelu",
+    "relu",
+    "relu2",
+    "tanh",
+    "sigmoid",
+    "mish",
+];
+
 /// The activation of that name in transformers.
 ///
 /// # Errors
@@ -560,6 +576,6 @@ pub fn activation_from_hf(s: &HfSettings, name: &str) -> Result<Activation, Erro
         "tanh" => Activation::Tanh,
         "sigmoid" => Activation::Sigmoid,
         "mish" => Activation::Mish,
-        other => return Err(s.unsupported(format!("activation `{other}`"))),
+        other => return Err(s.unsupported_value(format!("activation `{other}`"), ACTIVATIONS)),
     })
 }

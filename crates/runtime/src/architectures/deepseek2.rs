@@ -183,7 +183,10 @@ fn sparse_layers_from_hf(
     let is_sparse = |ty: &str| match ty {
         "sparse" => Ok(true),
         "dense" => Ok(false),
-        _ => Err(s.unsupported(format!("a feed-forward network of type `{ty}`"))),
+        _ => {
+            let feature = format!("a feed-forward network of type `{ty}` (`mlp_layer_types`)");
+            Err(s.unsupported_value(feature, &["sparse", "dense"]))
+        }
     };
     types.into_iter().map(is_sparse).collect()
 }
@@ -217,7 +220,8 @@ fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Er
         "greedy" => None,
         "group_limited_greedy" => groups.map(by_best),
         method => {
-            return Err(s.unsupported(format!("expert selection by `{method}` (`topk_method`)")));
+            let feature = format!("expert selection by `{method}` (`topk_method`)");
+            return Err(s.unsupported_value(feature, &["greedy", "group_limited_greedy"]));
         }
     };
     Ok(Some(Experts { groups, ..of_both(false) }))

@@ -105,7 +105,10 @@ pub(super) fn gguf_scoring(s: GgufSettings<'_>, default: Scoring) -> Result<Scor
         Some(1) => Scoring::Softmax,
         Some(2) => Scoring::Sigmoid,
         Some(3) => Scoring::SoftmaxOfChosen,
-        Some(other) => return Err(s.unsupported(format!("an `expert_gating_func` of {other}"))),
+        Some(other) => {
+            let feature = format!("an `expert_gating_func` of {other}");
+            return Err(s.unsupported_value(feature, &["0 to 3"]));
+        }
     })
 }
 

@@ -87,11 +87,8 @@ pub(super) fn layers_from_hf(s: &HfSettings) -> Result<Config, Error> {
     if n_taps < 2 {
         return Err(s.unsupported("convolutions over one position (`conv_L_cache`)"));
     }
-    let attends = match hf_layer_types(s, config.layers.len(), |ty| match ty {
-        "conv" => Some(false),
-        "full_attention" => Some(true),
-        _ => None,
-    })? {
+    let types = [("conv", false), ("full_attention", true)];
+    let attends = match hf_layer_types(s, config.layers.len(), &types)? {
         Some(attends) => attends,
         None => match s.opt_usizes("full_attn_idxs")? {
             Some(idxs) => (0..config.layers.len()).map(|l| idxs.contains(&l)).collect(),

@@ -73,11 +73,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         Some(layers) => layers.iter().map(|&n| n != 0).collect(),
         None => (1..=n_layers).map(|n| !n.is_multiple_of(interval)).collect::<Vec<_>>(),
     };
-    let chunked = hf_layer_types(s, n_layers, |ty| match ty {
-        "full_attention" => Some(false),
-        "chunked_attention" => Some(true),
-        _ => None,
-    })?;
+    let types = [("full_attention", false), ("chunked_attention", true)];
+    let chunked = hf_layer_types(s, n_layers, &types)?;
     let chunk = match chunked.as_ref().unwrap_or(&rotates).contains(&true) {
         true => Some(s.usize("attention_chunk_size")?),
         false => None,

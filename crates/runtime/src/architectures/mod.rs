@@ -71,7 +71,7 @@ pub(crate) use pieces::Build;
 
 use crate::Error;
 use crate::checkpoint::names::NameTable;
-use crate::checkpoint::{Asked, Checkpoint, GgufSettings, HfSettings};
+use crate::checkpoint::{Asked, Checkpoint, GgufSettings, HfSettings, Quantized};
 use crate::graph::weights::Weights;
 use crate::graph::{Graph, ValueId};
 use config::Config;
@@ -207,7 +207,8 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
                 && let Some(q) = settings.opt_object("quantization_config")?
             {
                 let method = q.opt_str("quant_method")?.unwrap_or("unnamed");
-                return Err(settings.unsupported(format!("quantization method `{method}`")));
+                let feature = format!("quantization method `{method}` (`quant_method`)");
+                return Err(settings.unsupported_value(feature, Quantized::METHODS));
             }
             let config = (architecture.config_from_hf)(settings)?;
             check_causal(settings)?;

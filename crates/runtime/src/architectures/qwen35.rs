@@ -95,11 +95,8 @@ pub(super) fn hybrid_from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Config, Er
     if s.bool_or("attention_bias", false)? {
         return Err(s.unsupported("biases of attention (`attention_bias`)"));
     }
-    let linear = match hf_layer_types(s, config.layers.len(), |ty| match ty {
-        "linear_attention" => Some(true),
-        "full_attention" => Some(false),
-        _ => None,
-    })? {
+    let types = [("linear_attention", true), ("full_attention", false)];
+    let linear = match hf_layer_types(s, config.layers.len(), &types)? {
         Some(linear) => linear,
         None => {
             let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);

@@ -160,7 +160,10 @@ impl Rope {
                     .unwrap_or_else(|| longrope_attention_factor(max_seq_len, original)),
                 original_max_seq_len: original,
             },
-            other => return Err(s.unsupported(format!("rope scaling `{other}`"))),
+            other => {
+                let feature = format!("rope scaling `{other}` (`rope.scaling.type`)");
+                return Err(s.unsupported_value(feature, &["none", "linear", "yarn", "longrope"]));
+            }
         };
         if !(factor > 0.0 && factor.is_finite()) {
             let found = factor.to_string();

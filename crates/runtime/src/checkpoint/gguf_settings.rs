@@ -62,6 +62,12 @@ impl<'a> GgufSettings<'a> {
         Error::Unsupported { path: self.gguf.path().to_owned(), feature: feature.into() }
     }
 
+    /// An error for a value of a setting that is not one of those that are built.
+    pub fn unsupported_value(&self, feature: impl Into<String>, supported: &[&str]) -> Error {
+        let (path, supported) = (self.gguf.path().to_owned(), supported.join(", "));
+        Error::UnsupportedValue { path, feature: feature.into(), supported }
+    }
+
     /// A whole number.
     ///
     /// # Errors

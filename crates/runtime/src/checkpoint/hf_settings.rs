@@ -120,6 +120,12 @@ impl HfSettings {
         Error::Unsupported { path: self.path.clone(), feature: feature.into() }
     }
 
+    /// An error for a value of a setting that is not one of those that are built.
+    pub fn unsupported_value(&self, feature: impl Into<String>, supported: &[&str]) -> Error {
+        let (path, supported) = (self.path.clone(), supported.join(", "));
+        Error::UnsupportedValue { path, feature: feature.into(), supported }
+    }
+
     fn typed<'a, T>(
         &'a self,
         key: &str,

@@ -130,7 +130,10 @@ fn of_config(path: &Path) -> Result<Pooling, Error> {
         "cls" => Ok(Pooling::Cls),
         "mean" => Ok(Pooling::Mean),
         "lasttoken" => Ok(Pooling::Last),
-        _ => Err(s.unsupported(format!("pooling `{mode}`"))),
+        _ => {
+            let feature = format!("pooling `{mode}` (`pooling_mode`)");
+            Err(s.unsupported_value(feature, &["cls", "mean", "lasttoken"]))
+        }
     }
 }
 

@@ -51,6 +51,18 @@ pub enum Quantized {
 }
 
 impl Quantized {
+    /// The methods that [`Self::open`] knows.
+    pub(crate) const METHODS: &[&str] = &[
+        "awq",
+        "bitsandbytes",
+        "compressed-tensors",
+        "fp8",
+        "gptq",
+        "modelopt",
+        "mxfp4",
+        "torchao",
+    ];
+
     /// Reads `quantization_config`, if there is one of a known method.
     ///
     /// # Errors

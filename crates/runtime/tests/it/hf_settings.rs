@@ -58,7 +58,7 @@ const REFUSED: [(&str, &str, &str); 28] = [
         "flat",
         "rope_parameters: expected `full_attention` and `sliding_attention`, found {",
     ),
-    ("phi3", "linear", "rope scaling `linear` is not supported"),
+    ("phi3", "linear", "rope scaling `linear` is not supported (supported: default, longrope)"),
     (
         "qwen2",
         "layer_types_without_window",

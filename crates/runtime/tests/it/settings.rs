@@ -39,7 +39,10 @@ fn rope_scaling_of_gguf_files() {
     check(&[(factor, 0.0_f32.into())], RopeScaling::None);
     check(&[(factor, 4.0_f32.into()), (ty, "none".into())], RopeScaling::None);
     for (settings, expected) in [
-        (vec![(ty, "wavelet".into())], "test.gguf: rope scaling `wavelet` is not supported"),
+        (
+            vec![(ty, "wavelet".into())],
+            "test.gguf: rope scaling `wavelet` (`rope.scaling.type`) is not supported (supported: none, linear, yarn, longrope)",
+        ),
         (
             vec![(factor, (-1.0_f32).into()), (ty, "linear".into())],
             "test.gguf: llama.rope.scaling.factor: expected a positive number, found -1",
@@ -389,6 +392,10 @@ fn the_text_model_of_a_multimodal_directory_is_run() {
         check(scaled, part, "config.json: text_config.residual_multiplier: expected 1, as");
         let mut quantized = whole;
         quantized["quantization_config"] = json!({"quant_method": "made_up"});
-        check(quantized, part, "quantization method `made_up` is not supported");
+        check(
+            quantized,
+            part,
+            "quantization method `made_up` (`quant_method`) is not supported (supported: awq, ",
+        );
     }
 }

@@ -232,7 +232,11 @@ impl Source<'_> {
     }
 
     fn unsupported(&self, ty: &str) -> Error {
-        self.s.unsupported(format!("rope scaling `{ty}`"))
+        let supported: &[&str] = match self.keys.longrope_only {
+            true => &["default", "longrope"],
+            false => &["default", "linear", "dynamic", "llama3", "longrope", "yarn"],
+        };
+        self.s.unsupported_value(format!("rope scaling `{ty}`"), supported)
     }
 
     fn yarn(&self, p: &HfSettings) -> Result<RopeScaling, Error> {

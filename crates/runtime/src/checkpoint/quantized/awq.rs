@@ -44,11 +44,12 @@ impl Awq {
             Some(bits) => bits,
         };
         if bits != 4 {
-            return Err(config.unsupported(format!("AWQ of {bits} bits")));
+            return Err(config.unsupported_value(format!("AWQ of {bits} bits"), &["4"]));
         }
         let version = config.opt_str("version")?.unwrap_or("gemm");
         if !version.eq_ignore_ascii_case("gemm") {
-            return Err(config.unsupported(format!("AWQ in the layout `{version}`")));
+            let feature = format!("AWQ in the layout `{version}` (`version`)");
+            return Err(config.unsupported_value(feature, &["gemm"]));
         }
         if !config.bool_or("zero_point", true)? {
             return Err(config.unsupported("AWQ without zero points (`zero_point` is false)"));

@@ -244,7 +244,8 @@ fn groups(config: &HfSettings) -> Result<Vec<Group>, Error> {
         None if !mixed => Ok(()),
         other => {
             let other = other.unwrap_or("unnamed");
-            Err(of.unsupported(format!("compressed-tensors in the format `{other}`")))
+            let feature = format!("compressed-tensors in the format `{other}` (`format`)");
+            Err(of.unsupported_value(feature, &FORMATS))
         }
     };
     check_format(config, true)?;

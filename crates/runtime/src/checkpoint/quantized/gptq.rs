@@ -41,7 +41,7 @@ impl Gptq {
     ) -> Result<Self, Error> {
         let bits = config.usize("bits")?;
         if ![4, 8].contains(&bits) {
-            return Err(config.unsupported(format!("GPTQ of {bits} bits")));
+            return Err(config.unsupported_value(format!("GPTQ of {bits} bits"), &["4", "8"]));
         }
         for key in ["desc_act", "lm_head", "static_groups", "sym", "true_sequential"] {
             config.bool_or(key, false)?;
@@ -54,7 +54,8 @@ impl Gptq {
             None | Some("gptq") => 1,
             Some("gptq_v2") => 0,
             Some(other) => {
-                return Err(config.unsupported(format!("GPTQ in the format `{other}`")));
+                let feature = format!("GPTQ in the format `{other}` (`checkpoint_format`)");
+                return Err(config.unsupported_value(feature, &["gptq", "gptq_v2"]));
             }
         };
         let gptq = Self { bits, group_len, zero_offset, linears: Linears::find(tensors) };

@@ -58,7 +58,8 @@ impl ModelOpt {
     ) -> Result<Self, Error> {
         let algorithm = config.opt_str("quant_algo")?.unwrap_or("unnamed");
         if !ALGORITHMS.contains(&algorithm) {
-            return Err(config.unsupported(format!("ModelOpt's `{algorithm}` (`quant_algo`)")));
+            let feature = format!("ModelOpt's `{algorithm}` (`quant_algo`)");
+            return Err(config.unsupported_value(feature, &ALGORITHMS));
         }
         if algorithm == "NVFP4" && config.opt_usize("group_size")?.is_some_and(|n| n != GROUP_LEN) {
             return Err(config.wrong("group_size", format!("{GROUP_LEN}, as NVFP4 has")));
