@@ -5,9 +5,9 @@ mod sampling;
 
 pub(crate) use sampling::SamplingArgs;
 
-use std::fmt::Display;
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -158,7 +158,8 @@ pub(crate) struct LoadArgs {
     #[arg(hide_possible_values = true)]
     pub(crate) rope_scaling: Option<RopeScalingArg>,
     /// Factor of --rope-scaling, by which the context grows
-    #[arg(long, value_name = "F", requires = "rope_scaling", allow_negative_numbers = true)]
+    #[arg(long, value_name = "F", requires = "rope_scaling", value_parser = number)]
+    #[arg(allow_negative_numbers = true)]
     pub(crate) rope_scale: Option<f32>,
     /// Prompt tokens per step; the results do not depend on it [default: 256; with AMX 512, with
     /// CUDA 1024]
@@ -236,7 +237,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Seed of the sampler; the same seed gives the same text [default: random, and reported]
-    #[arg(short, long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
@@ -264,22 +265,29 @@ pub(crate) struct TemplateArgs {
 
 /// A whole number of at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
-    match whole(text)? {
-        0 => Err("must be at least 1".to_owned()),
-        n => Ok(n),
+    match whole(text) {
+        Ok(n) if n > 0 => Ok(n),
+        _ => Err("must be a whole number of at least 1".to_owned()),
     }
 }
 
 fn gpu_layers(text: &str) -> Result<usize, String> {
-    match whole(text)? {
-        0 => Err("must be at least 1; without layers on a GPU, the device is `cpu`".to_owned()),
-        n => Ok(n),
-    }
+    positive(text).map_err(|error| format!("{error}; without layers on a GPU, the device is `cpu`"))
 }
 
 /// A whole number.
 pub(crate) fn whole(text: &str) -> Result<usize, String> {
-    text.parse::<usize>().map_err(|e| format!("must be a non-negative integer: {e}"))
+    text.parse().map_err(|_| "must be a whole number of at least 0".to_owned())
+}
+
+/// The number of a TCP port.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u16::MAX))
+}
+
+/// A seed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// A size of memory in bytes: a number of GiB, or one with a unit, of which each is 1024 times the
@@ -306,16 +314,29 @@ pub(crate) fn memory_size(text: &str) -> Result<usize, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 
+/// A whole number of which there may be several.
+pub(crate) trait Whole: FromStr {
+    /// The least one.
+    const LEAST: u8 = 0;
+}
+
+impl Whole for u32 {}
+impl Whole for usize {}
+impl Whole for NonZeroUsize {
+    const LEAST: u8 = 1;
+}
+
 /// At least one value; see [`List`].
-pub(crate) fn list<T>(text: &str) -> Result<List<T>, String>
-where
-    T: FromStr,
-    T::Err: Display,
-{
+pub(crate) fn list<T: Whole>(text: &str) -> Result<List<T>, String> {
     let words = text.split(|c: char| c == ',' || c.is_whitespace()).filter(|word| !word.is_empty());
-    let values = words.map(|word| word.parse().map_err(|e| format!("`{word}`: {e}")));
+    let refused = |word| format!("`{word}` must be a whole number of at least {}", T::LEAST);
+    let values = words.map(|word| word.parse().map_err(|_| refused(word)));
     let values: Vec<T> = values.collect::<Result<_, String>>()?;
-    if values.is_empty() { Err("expected numbers".to_owned()) } else { Ok(List(values)) }
+    if values.is_empty() {
+        Err("must be whole numbers between commas or spaces".to_owned())
+    } else {
+        Ok(List(values))
+    }
 }
 
 fn device(text: &str) -> Result<DeviceList, String> {
@@ -330,15 +351,16 @@ fn not_empty(text: &str) -> Result<String, String> {
 }
 
 fn number(text: &str) -> Result<f32, String> {
-    text.parse::<f32>().map_err(|e| e.to_string())
+    text.parse().map_err(|_| "must be a number".to_owned())
 }
 
 fn logit_bias(text: &str) -> Result<(u32, f32), String> {
-    let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS")?;
-    let id = id.trim().parse::<u32>().map_err(|e| format!("token id: {e}"))?;
-    match number(bias.trim())? {
-        x if x == f32::NEG_INFINITY || (-100.0..=100.0).contains(&x) => Ok((id, x)),
-        _ => Err("the bias must be from -100 to 100, or -inf".to_owned()),
+    let (id, bias) = text.split_once('=').ok_or("must be ID=BIAS, such as 5=-1.5")?;
+    let not_id = |_| format!("the token id must be a whole number from 0 to {}", u32::MAX);
+    let id = id.trim().parse::<u32>().map_err(not_id)?;
+    match number(bias.trim()) {
+        Ok(x) if x == f32::NEG_INFINITY || (-100.0..=100.0).contains(&x) => Ok((id, x)),
+        _ => Err("the bias must be a number from -100 to 100, or -inf".to_owned()),
     }
 }
 
@@ -472,6 +494,29 @@ mod tests {
             ("8 Gigs", None),
         ] {
             assert_eq!(memory_size(text).ok(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_of_values_say_what_is_accepted() {
+        use clap::CommandFactory;
+        for command in Cli::command().get_subcommands() {
+            for option in
+                command.get_arguments().filter(|option| option.get_action().takes_values())
+            {
+                let Some(long) = option.get_long() else { continue };
+                let args = ["realizar", command.get_name(), &format!("--{long}=@x")];
+                let Err(error) = Cli::try_parse_from(args) else { continue };
+                if error.kind() == clap::error::ErrorKind::ValueValidation {
+                    let text = error.to_string();
+                    let text = text.lines().next().unwrap_or_default();
+                    let is_told = text.contains(long) && text.contains("@x");
+                    assert!(
+                        is_told && (text.contains("must be") || text.contains("expected")),
+                        "{text}"
+                    );
+                }
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::perplexity::{OUTPUTS, chunk_len};
 use crate::engine::{Engine, Needs};
-use crate::options::{ArithmeticArg, GlobalArgs, LoadArgs, read_text, whole};
+use crate::options::{ArithmeticArg, GlobalArgs, LoadArgs, read_text};
 use crate::source::progress::Progress;
 use crate::ui;
 
@@ -50,9 +50,9 @@ pub(crate) struct Args {
 }
 
 fn chunks(text: &str) -> Result<usize, String> {
-    match whole(text)? {
-        0 | 1 => Err("must be at least 2".to_owned()),
-        n => Ok(n),
+    match text.parse() {
+        Ok(n) if n >= 2 => Ok(n),
+        _ => Err("must be a whole number of at least 2".to_owned()),
     }
 }
 

@@ -36,10 +36,9 @@ pub(crate) struct Args {
 
 /// Tokens of a chunk.
 pub(super) fn chunk_len(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
+    match text.parse() {
         Ok(n) if n >= 4 => Ok(n),
-        Ok(_) => Err("must be at least 4".to_owned()),
-        Err(e) => Err(e.to_string()),
+        _ => Err("must be a whole number of at least 4".to_owned()),
     }
 }
 

@@ -17,7 +17,9 @@ use serde_json::json;
 use super::chat;
 use crate::engine::{Engine, Needs};
 use crate::interrupt;
-use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text};
+use crate::options::{
+    GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text, whole,
+};
 use crate::terminal::{self, MarkdownArg, Printer};
 use crate::ui;
 
@@ -40,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
     /// With --json, report the K most likely tokens of each step
-    #[arg(long, value_name = "K", requires = "json")]
+    #[arg(long, value_name = "K", requires = "json", value_parser = whole)]
     logprobs: Option<usize>,
     /// Save the keys and values of the prompt to FILE; a later run whose prompt has a common prefix
     /// loads them

@@ -72,7 +72,7 @@ pub(crate) struct SamplingArgs {
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_allowed_length: Option<usize>,
     /// DRY: number of last tokens that are searched; -1 is all of them [default: 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(-1..))]
+    #[arg(long, value_name = "N", value_parser = last_n)]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     dry_penalty_last_n: Option<i32>,
     /// DRY: sequence breaker, replacing \n : " *; may be given several times, and `none` means no
@@ -155,6 +155,13 @@ fn unescape(text: &str) -> String {
     out
 }
 
+fn last_n(text: &str) -> Result<i32, String> {
+    match text.parse() {
+        Ok(n) if n >= -1 => Ok(n),
+        _ => Err("must be a whole number of at least -1".to_owned()),
+    }
+}
+
 fn mirostat(text: &str) -> Result<u8, String> {
     match text {
         "0" => Ok(0),
@@ -169,16 +176,16 @@ fn mirostat(text: &str) -> Result<u8, String> {
 // The ranges are those of the runtime's sampling parameters.
 
 fn range(low: f32, high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
-    move |text: &str| match number(text)? {
-        x if (low..=high).contains(&x) => Ok(x),
-        _ => Err(format!("must be from {low} to {high}")),
+    move |text: &str| match number(text) {
+        Ok(x) if (low..=high).contains(&x) => Ok(x),
+        _ => Err(format!("must be a number from {low} to {high}")),
     }
 }
 
 fn above_zero(high: f32) -> impl Fn(&str) -> Result<f32, String> + Clone + Send + Sync {
-    move |text: &str| match number(text)? {
-        x if x > 0.0 && x <= high => Ok(x),
-        _ => Err(format!("must be above 0 and at most {high}")),
+    move |text: &str| match number(text) {
+        Ok(x) if x > 0.0 && x <= high => Ok(x),
+        _ => Err(format!("must be a number above 0 and at most {high}")),
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use realizar_server::{KeepAlive, ReasoningFormat, ToolFormat};
 
-use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, positive, whole};
+use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, port, positive, whole};
 
 /// Prints the URL once the models are loaded. Without a model, those that have been pulled are
 /// offered, each loaded on its first request. Ctrl-C ends the server: it takes no new requests, and
@@ -56,7 +56,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
     pub(super) host: String,
     /// Port to listen on; 0 picks a free one
-    #[arg(long, value_name = "PORT", default_value = "8080")]
+    #[arg(long, value_name = "PORT", default_value = "8080", value_parser = port)]
     pub(super) port: u16,
     /// Serve TLS with this certificate chain, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
