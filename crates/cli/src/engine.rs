@@ -120,17 +120,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes every answer follow the grammar, if there is one.
+    /// Makes every answer follow the grammar, or none.
     pub(crate) fn set_grammar(&mut self, grammar: Option<&Grammar>) -> Result<()> {
-        let Some(grammar) = grammar else { return Ok(()) };
-        let constrainer = Constrainer::new(self.model.tokenizer()?)?;
-        self.constraint = Some(constrainer.compile(grammar)?);
+        self.constraint = match grammar {
+            Some(grammar) => Some(Constrainer::new(self.model.tokenizer()?)?.compile(grammar)?),
+            None => None,
+        };
         Ok(())
     }
 
     /// The prompt of a conversation, up to the beginning of the assistant's answer, in which the
-    /// model is told of tools that are as those of a chat request.
-    pub(crate) fn chat_prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
+    /// model is told of tools that are as those of a chat request, and whether to reason.
+    pub(crate) fn chat_prompt(
+        &self,
+        messages: &[Message],
+        tools: &[Value],
+        thinks: Option<bool>,
+    ) -> Result<Vec<u32>> {
         let Some(template) = self.chat_template()? else {
             // A missing tokenizer also means no template, and is the better message.
             self.model.tokenizer()?;
@@ -146,6 +152,11 @@ impl Engine {
             let mut prepared = traits.prepare(messages.into_owned())?;
             in_template = traits.tell_of_tools(tools, &mut prepared, &mut extra);
             messages = Cow::Owned(prepared);
+        }
+        if let Some(thinks) = thinks
+            && let Some(variable) = TemplateTraits::of(template).thinking_variable
+        {
+            extra.insert(variable.to_owned(), thinks.into());
         }
         let options = RenderOptions {
             add_generation_prompt: true,
@@ -190,8 +201,15 @@ impl Engine {
         Ok(Some((ChatParser::new(options), shown)))
     }
 
+    /// The variable by which the template turns reasoning on and off, if it has one.
+    pub(crate) fn thinking_variable(&self) -> Result<Option<&'static str>> {
+        Ok(self
+            .chat_template()?
+            .and_then(|template| TemplateTraits::of(template).thinking_variable))
+    }
+
     /// The template of `--template`, or else the model's.
-    fn chat_template(&self) -> Result<Option<&ChatTemplate>> {
+    pub(crate) fn chat_template(&self) -> Result<Option<&ChatTemplate>> {
         Ok(match &self.template {
             Some(template) => Some(template),
             None => self.model.chat_template()?.map(|template| &**template),
@@ -280,6 +298,7 @@ fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<Lo
     let default = LoadOptions::default();
     Ok(LoadOptions {
         output: needs.output,
+        embeddings: false,
         arithmetic: match args.arithmetic {
             ArithmeticArg::Auto => Arithmetic::Auto,
             ArithmeticArg::F32 => Arithmetic::F32,
@@ -298,7 +317,6 @@ fn load_options(args: &LoadArgs, global: &GlobalArgs, needs: Needs) -> Result<Lo
         max_outputs: needs.outputs.unwrap_or(default.max_outputs),
         max_seqs: needs.seqs.unwrap_or(default.max_seqs),
         prefix_cache: needs.prefix_cache,
-        embeddings: false,
         kv_tokens: needs.kv_tokens,
         profile: needs.profile,
         draft_head: needs.draft_head,

@@ -99,7 +99,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         }
         messages.push(Message::new("user", prompt));
         engine.set_template(&args.template)?;
-        engine.chat_prompt(&messages, &[])?
+        engine.chat_prompt(&messages, &[], None)?
     };
 
     let mut params = engine.params(&args.generate, args.logprobs);
@@ -172,8 +172,8 @@ fn joined(piped: &str, prompt: &str) -> String {
     format!("{piped}{end}{prompt}")
 }
 
-/// `prompt 9 tokens, 88.1 tok/s | generated 32 tokens, 40.2 tok/s | seed 7 | stop`; without the
-/// seed when nothing is drawn.
+/// `prompt 9 tokens (4 cached), 88.1 tok/s | generated 32 tokens, 40.2 tok/s | seed 7 | stop`; without the
+/// seed when nothing is drawn, and without what is not cached.
 pub(crate) fn timing_line(generation: &Generation, sampling: &SamplingParams) -> String {
     let t = &generation.timings;
     let reason = serde_json::to_value(generation.finish_reason).unwrap_or_default();
@@ -195,7 +195,7 @@ pub(crate) fn timing_line(generation: &Generation, sampling: &SamplingParams) ->
 /// `1 token`, or `32 tokens, 40.2 tok/s`, with a note after the number.
 fn tokens(n: usize, note: &str, rate: Option<f64>) -> String {
     let rate = rate.map_or_else(String::new, |rate| format!(", {rate:.1} tok/s"));
-    format!("{n} {}{rate}", if n == 1 { "token" } else { "tokens" })
+    format!("{n} {}{note}{rate}", if n == 1 { "token" } else { "tokens" })
 }
 
 /// Tokens per second; `None` when there was nothing to measure.
@@ -308,7 +308,8 @@ mod tests {
         let sampled = SamplingParams { seed: Some(7), ..SamplingParams::default() };
         for (got, want) in [
             (line(9, 0, 5, &greedy), "prompt 9 tokens, 9.0 tok/s | generated 5 tokens, 2.0 tok/s"),
-            (line(9, 9, 0, &greedy), "prompt 9 tokens | generated 0 tokens"),
+            (line(9, 9, 0, &greedy), "prompt 9 tokens (9 cached) | generated 0 tokens"),
+            (line(9, 4, 1, &greedy), "prompt 9 tokens (4 cached), 5.0 tok/s | generated 1 token"),
             (line(1, 0, 1, &greedy), "prompt 1 token, 1.0 tok/s | generated 1 token"),
             (line(1, 0, 1, &sampled), "prompt 1 token, 1.0 tok/s | generated 1 token | seed 7"),
         ] {

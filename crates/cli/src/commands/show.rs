@@ -1,6 +1,7 @@
 //! `realizar show`: a model on one card: architecture, size, context, licence, template, defaults.
 
 use std::io::Write;
+use std::path::Path;
 
 use anyhow::Result;
 use realizar_runtime::ByteSize;
@@ -8,6 +9,7 @@ use serde_json::{Map, Value};
 
 use super::inspect::{Report, by_type, shorten};
 use crate::options::GlobalArgs;
+use crate::source::Sources;
 use crate::ui;
 
 /// Reads metadata alone; `realizar inspect` prints all of it with the tensors.
@@ -38,10 +40,7 @@ const HF_SAMPLING: [&str; 7] =
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let sources = global.sources()?;
     let path = sources.resolve(&args.model)?;
-    let report = Report::read(&path, false)?;
-    let pulled = sources.cache.list()?.into_iter().find(|entry| entry.path == path);
-    let licence = pulled.and_then(|entry| entry.manifest.licence);
-    let rows = card(&report, licence);
+    let rows = rows(&path, &sources)?;
     if args.json {
         let object: Map<String, Value> = rows
             .into_iter()
@@ -56,7 +55,14 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     Ok(())
 }
 
-/// What the card says, a name and a text each.
+/// The card of the model at `path`, a name and a text each.
+pub(super) fn rows(path: &Path, sources: &Sources) -> Result<Vec<(&'static str, String)>> {
+    let report = Report::read(path, false)?;
+    let pulled = sources.cache.list()?.into_iter().find(|entry| entry.path == path);
+    Ok(card(&report, pulled.and_then(|entry| entry.manifest.licence)))
+}
+
+/// What the card says.
 fn card(report: &Report, licence: Option<String>) -> Vec<(&'static str, String)> {
     let get = |key: &str| report.metadata.iter().find(|(name, _)| name == key).map(|(_, v)| v);
     let text = |value: &Value| match value {

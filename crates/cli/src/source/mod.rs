@@ -144,6 +144,11 @@ fn is_here(text: &str) -> bool {
     Path::new(text).exists() || Path::new(folder).is_dir()
 }
 
+/// Whether a model argument is a name of the alias table or the catalogue.
+pub(crate) fn is_name(text: &str) -> bool {
+    matches!(Source::parse(text), Ok(Source::Alias(_) | Source::Named(_)))
+}
+
 /// What may be shown of a model argument: without the name, password and query of a URL.
 pub(crate) fn shown(text: &str) -> String {
     if text.contains("://") { url::redacted(text) } else { text.to_owned() }
@@ -233,6 +238,16 @@ impl Sources {
             Source::Path(path) => path.exists().then(|| path.clone()),
             source => self.cache.get(&source.key()?).map(|entry| entry.path),
         }
+    }
+
+    /// Names of models: of those in the cache, of the alias table and of the families of the catalogue.
+    pub(crate) fn known_names(&self) -> Vec<String> {
+        // Without a cache that can be read there are still the other names.
+        let pulled =
+            self.cache.list().unwrap_or_default().into_iter().map(|entry| entry.manifest.name);
+        let known = ALIASES.iter().map(|alias| alias.name);
+        let known = known.chain(FAMILIES.iter().map(|family| family.name));
+        pulled.chain(known.map(str::to_owned)).collect()
     }
 
     /// Removes the model that `text` names from the cache: by the name that it is listed under, or as a model

@@ -1,5 +1,6 @@
 //! Tests of the built binary. One program, so that they are linked once.
 
+mod chat;
 mod cli;
 mod hostile;
 #[cfg(unix)]

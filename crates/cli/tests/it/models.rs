@@ -8,7 +8,7 @@ use crate::fixture;
 use serde_json::Value;
 
 /// Runs the binary with `input` as standard input.
-fn run(args: &[&str], input: &str) -> Output {
+pub(crate) fn run(args: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_realizar"))
         .args(args)
         .env("REALIZAR_DEVICE", "cpu")

@@ -1,38 +1,35 @@
 //! `realizar chat`: a conversation with line editing and history on a terminal, or line by line
 //! from a pipe. A line that starts with `/` is a command to the program.
 
+mod command;
+mod complete;
+mod conversation;
+mod entry;
 mod input;
+mod settings;
+mod show;
 mod tools;
+mod turn;
 
-use std::fs;
-use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use realizar_runtime::template::Message;
-use realizar_runtime::{Event, FinishReason};
-use realizar_server::conversation::{Answer, AnswerPart};
-use serde_json::{Value, json};
+use realizar_runtime::GenerateParams;
+use realizar_runtime::constrain::Grammar;
+use realizar_runtime::template::{Content, Message};
 
-use crate::engine::{Engine, Needs};
-use crate::interrupt;
+use crate::engine::{self, Engine, Needs};
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
-use crate::source::shown;
-use crate::terminal::{self, MarkdownArg, Printer};
+use crate::source::{self, Sources, shown};
+use crate::terminal::MarkdownArg;
 use crate::ui;
+use command::Typed;
+use conversation::Conversation;
 use input::Input;
-use tools::{Call, Tools};
+use settings::{Changed, Setting};
+use tools::Tools;
 
-const HELP: &str = "\
-/help           this text
-/tools          list the tools that the model may ask for
-/reset          forget the conversation; the system message stays
-/system TEXT    set the system message and forget the conversation; no TEXT removes it
-/save FILE      write the conversation to FILE as JSON
-/exit, /quit    leave; so does Ctrl-D
-Ctrl-C stops an answer. A line that ends with \\ is continued.";
-
-/// Ctrl-C stops an answer, Ctrl-D or /exit leaves, /help lists the other commands.
+/// Ctrl-C stops an answer, Ctrl-D or /bye leaves, /help lists the other commands.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     /// Model: a path, an alias, or hf:, https:// or pip: source
@@ -55,320 +52,319 @@ pub(crate) struct Args {
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let grammar = args.generate.grammar.read()?;
     let sources = global.sources()?;
-    let mut input = Input::open(&sources.cache.history_file())?;
-    let mut tools = Tools::start(args.mcp.as_deref(), &input)?;
-    let path = sources.resolve(&args.model)?;
-    let needs = Needs { ctx: args.generate.ctx, prefix_cache: true, ..Needs::default() };
-    let mut engine = Engine::load(&path, &args.load, global, needs)?;
-    engine.set_template(&args.template)?;
-    engine.set_grammar(grammar.as_ref())?;
-    let mut chat = Chat { messages: Vec::new(), system: args.template.system.clone() };
-    // A model without a template is reported before the first question is typed.
-    engine.chat_prompt(&[chat.all(), vec![Message::user("hello")]].concat(), tools.values())?;
-    if input.is_terminal() {
-        let device = engine.model.backend();
-        ui::dim(&format!("{} on {device} | /help lists the commands", shown(&args.model)));
-    }
-    while let Some(line) = input.read()? {
-        match command(&line) {
-            Typed::Nothing => {}
-            Typed::Exit => break,
-            Typed::Help => ui::note(HELP),
-            Typed::Reset => {
-                chat.messages.clear();
-                ui::dim("conversation cleared");
-            }
-            Typed::System(text) => {
-                chat.messages.clear();
-                let done = if text.is_some() { "set" } else { "removed" };
-                ui::dim(&format!("system message {done}, conversation cleared"));
-                chat.system = text.map(str::to_owned);
-            }
-            // A failed save must not end the conversation.
-            Typed::Save(file) => match chat.save(Path::new(file)) {
-                Ok(()) => ui::note(&format!("saved to {file}")),
-                Err(error) => ui::note(&format!("error: {}", ui::one_line(&error))),
-            },
-            Typed::SaveNothing => ui::note("/save needs a file"),
-            Typed::Unknown(name) => ui::note(&format!("unknown command {name}; see /help")),
-            Typed::Tools => tools.list(),
-            Typed::Message(text) => {
-                chat.messages.push(Message::user(text));
-                match turn(&mut chat, &mut engine, args, &mut tools, &mut input) {
-                    Ok(()) => {}
-                    // Someone at the terminal can still /save or /reset.
-                    Err(error) if input.is_terminal() && !ui::is_broken_pipe(&error) => {
-                        chat.take_back_turn();
-                        ui::note(&format!("error: {}", ui::one_line(&error)));
+    let input = Input::open(&sources.cache.history_file(), || sources.known_names())?;
+    let tools = Tools::start(args.mcp.as_deref(), &input)?;
+    let model = Choice { path: sources.resolve(&args.model)?, name: args.model.clone() };
+    let system = args.template.system.clone();
+    let mut chat = Chat {
+        args,
+        global,
+        sources,
+        model,
+        input,
+        tools,
+        conversation: Conversation { messages: Vec::new(), system },
+        changed: Changed::default(),
+        grammar,
+        markdown: args.markdown,
+        thinks: None,
+        is_verbose: false,
+        n_retries: 0,
+    };
+    let mut engine = chat.load(&chat.model)?;
+    loop {
+        match chat.converse(&mut engine)? {
+            Next::Leave => return Ok(()),
+            Next::Model(model) => {
+                // Two models may not fit.
+                drop(engine);
+                engine = match chat.load(&model) {
+                    Ok(engine) => {
+                        chat.model = model;
+                        engine
                     }
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        chat.tell_of(error)?;
+                        let name = chat.model.shown();
+                        chat.load(&chat.model)
+                            .with_context(|| format!("cannot return to {name}"))?
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// A model that was chosen.
+struct Choice {
+    /// As it was typed.
+    name: String,
+    path: PathBuf,
+}
+
+impl Choice {
+    /// Its name as it may be shown.
+    fn shown(&self) -> String {
+        shown(&self.name)
+    }
+}
+
+/// Why a conversation with a model is over.
+enum Next {
+    Leave,
+    Model(Choice),
+}
+
+/// A conversation with all that outlives its model.
+struct Chat<'a> {
+    args: &'a Args,
+    global: &'a GlobalArgs,
+    sources: Sources,
+    model: Choice,
+    input: Input,
+    tools: Tools,
+    conversation: Conversation,
+    changed: Changed,
+    grammar: Option<Grammar>,
+    markdown: MarkdownArg,
+    thinks: Option<bool>, // as it was set, else the template decides
+    is_verbose: bool,
+    n_retries: u64, // of the last message
+}
+
+impl Chat<'_> {
+    fn needs(&self) -> Needs {
+        Needs { ctx: self.args.generate.ctx, prefix_cache: true, ..Needs::default() }
+    }
+
+    /// Loads a model for the conversation so far, and says so.
+    fn load(&self, model: &Choice) -> Result<Engine> {
+        let mut engine = Engine::load(&model.path, &self.args.load, self.global, self.needs())?;
+        // The template of the command line is for the model beside it.
+        if model.name == self.args.model {
+            engine.set_template(&self.args.template)?;
+        }
+        engine.set_grammar(self.grammar.as_ref())?;
+        // A model without a template is reported before the first question is typed.
+        let mut messages = self.conversation.all();
+        if messages.last().is_none_or(|message| message.role != "user") {
+            messages.push(Message::user("hello"));
+        }
+        engine.chat_prompt(&messages, self.tools.values(), None)?;
+        if self.input.is_terminal() {
+            let (name, device) = (model.shown(), engine.model.backend());
+            ui::dim(&format!("{name} on {device} | /help lists the commands"));
+        }
+        Ok(engine)
+    }
+
+    /// The parameters of the next answer.
+    fn params(&self, engine: &Engine) -> Result<GenerateParams> {
+        let mut params = engine.params(&self.args.generate, None);
+        self.changed.apply(&mut params).map_err(anyhow::Error::msg)?;
+        // An answer to the same message is another one, and the same in the next conversation.
+        if let Some(sampling) = &mut params.sampling {
+            sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(self.n_retries));
+        }
+        Ok(params)
+    }
+
+    /// Whether answers have a seed that was requested.
+    fn has_seed(&self) -> bool {
+        self.args.generate.seed.is_some() || self.changed.has("seed")
+    }
+
+    /// Shows an error, after which someone at the terminal can continue; from a pipe it is the end.
+    fn tell_of(&self, error: anyhow::Error) -> Result<()> {
+        if !self.input.is_terminal() || ui::is_broken_pipe(&error) {
+            return Err(error);
+        }
+        ui::note(&format!("error: {}", ui::one_line(&error)));
+        Ok(())
+    }
+
+    /// Answers messages and follows commands until the user leaves or chooses another model.
+    fn converse(&mut self, engine: &mut Engine) -> Result<Next> {
+        while let Some(text) = self.input.read()? {
+            match command::parse(&text) {
+                Typed::Nothing => {}
+                Typed::Exit => break,
+                Typed::Help => ui::note(&command::help()),
+                Typed::Clear => {
+                    self.conversation.messages.clear();
+                    ui::dim("conversation cleared");
+                }
+                Typed::System(text) => {
+                    self.conversation.messages.clear();
+                    let done = if text.is_some() { "set" } else { "removed" };
+                    ui::dim(&format!("system message {done}, conversation cleared"));
+                    self.conversation.system = text.map(str::to_owned);
+                }
+                Typed::Undo => self.undo(),
+                Typed::Retry => self.retry(engine)?,
+                Typed::Set(text) => match settings::parse(text).map(|set| self.set(set, engine)) {
+                    Ok(done) => self.note_of(done)?,
+                    Err(error) => ui::note(&error),
+                },
+                Typed::Show(topic) => {
+                    let text = show::text(self, engine, topic);
+                    self.note_of(text)?;
+                }
+                Typed::Model(None) => {
+                    let text = show::text(self, engine, "model");
+                    self.note_of(text)?;
+                }
+                Typed::Model(Some(name)) => match self.choose(name) {
+                    Ok(model) => return Ok(Next::Model(model)),
+                    Err(error) => self.tell_of(error)?,
+                },
+                // A failed save must not end the conversation.
+                Typed::Save(file) => match self.conversation.save(&conversation::path(file)) {
+                    Ok(()) => ui::note(&format!("saved to {file}")),
+                    Err(error) => ui::note(&format!("error: {}", ui::one_line(&error))),
+                },
+                Typed::Load(file) => match self.load_conversation(engine, file) {
+                    Ok(n) => ui::note(&format!("loaded {n} messages from {file}")),
+                    Err(error) => self.tell_of(error)?,
+                },
+                Typed::Tools => self.tools.list(),
+                Typed::Incomplete(command) => {
+                    ui::note(&format!("{} needs {}", command.name, command.argument));
+                }
+                Typed::Unknown(name, near) => {
+                    let known = "/help lists the commands; a message that begins with / goes between \"\"\"";
+                    ui::note(&command::unknown(&format!("command {name}"), near, known));
+                }
+                Typed::Message(text) => {
+                    self.conversation.messages.push(Message::user(text));
+                    self.n_retries = 0;
+                    if let Err(error) = self.turn(engine) {
+                        self.conversation.undo();
+                        // Someone at the terminal can still /save or /clear.
+                        self.tell_of(error)?;
+                    }
                 }
             }
         }
-    }
-    Ok(())
-}
-
-/// Answers the last message. Where the model asks for tools, those that the user lets run do, and it
-/// continues with what they say.
-fn turn(
-    chat: &mut Chat,
-    engine: &mut Engine,
-    args: &Args,
-    tools: &mut Tools,
-    input: &mut Input,
-) -> Result<()> {
-    loop {
-        let (ids, n_dropped) = chat.fit(engine, args.generate.max_tokens, tools.values())?;
-        tell_of_dropped(n_dropped);
-        let (answer, mut is_stopped) = answer(engine, &ids, args, tools)?;
-        let (message, calls) = message_of(answer);
-        chat.messages.push(message);
-        if calls.is_empty() {
-            return Ok(());
-        }
-        for call in calls {
-            // A call without a result is no conversation that a template knows.
-            let result = if is_stopped { None } else { tools.run(&call, input)? };
-            is_stopped |= result.is_none();
-            let result = result.unwrap_or_else(|| tools::STOPPED.to_owned());
-            let mut message = Message::new("tool", result);
-            message.fields.insert("tool_call_id".to_owned(), call.id.into());
-            message.fields.insert("name".to_owned(), call.name.into());
-            chat.messages.push(message);
-        }
-        if is_stopped {
-            return Ok(());
-        }
-    }
-}
-
-/// An answer as a message of the conversation, and the calls in it.
-fn message_of(answer: Answer) -> (Message, Vec<Call>) {
-    let mut message = Message::assistant(answer.content());
-    let reasoning = answer.reasoning();
-    if !reasoning.is_empty() {
-        message.fields.insert("reasoning_content".to_owned(), reasoning.into());
-    }
-    let calls = answer.parts.into_iter().filter_map(|part| match part {
-        AnswerPart::ToolCall { id, name, arguments, .. } => Some(Call { id, name, arguments }),
-        AnswerPart::Reasoning(_) | AnswerPart::Content(_) => None,
-    });
-    let calls: Vec<Call> = calls.collect();
-    if !calls.is_empty() {
-        let values = calls.iter().map(|call| {
-            let function = json!({"name": call.name, "arguments": call.arguments});
-            json!({"id": call.id, "type": "function", "function": function})
-        });
-        message.fields.insert("tool_calls".to_owned(), values.collect());
-    }
-    (message, calls)
-}
-
-fn tell_of_dropped(n_turns: usize) {
-    match n_turns {
-        0 => {}
-        1 => ui::note(
-            "the context is full: the oldest turn was dropped; /reset clears the conversation",
-        ),
-        n => ui::note(&format!(
-            "the context is full: the {n} oldest turns were dropped; /reset clears the conversation"
-        )),
-    }
-}
-
-/// Streams the answer to a conversation of these tokens and returns it, and whether it was stopped.
-fn answer(engine: &mut Engine, ids: &[u32], args: &Args, tools: &Tools) -> Result<(Answer, bool)> {
-    let guard = interrupt::Guard::new();
-    let mut out = std::io::stdout().lock();
-    let mut failed = None;
-    let mut params = engine.params(&args.generate, None);
-    // Reasoning is told apart only where that is seen, or calls are.
-    let parser = match terminal::is_drawn(args.markdown) || !tools.functions().is_empty() {
-        true => engine.answer_parser(ids, tools.functions())?,
-        false => None,
-    };
-    let parser = parser.map(|(parser, shown)| {
-        params.shown_tokens = shown;
-        parser
-    });
-    let mut printer = Printer::new(args.markdown, parser);
-    let generation = engine.generate(ids, &params, &mut |event| {
-        if let Event::Token(token) = event {
-            failed = printer.push(&mut out, token.text).err();
-        }
-        if guard.asked() || failed.is_some() {
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    })?;
-    if let Some(error) = failed {
-        return Err(error.into());
-    }
-    printer.push(&mut out, &generation.tail)?;
-    printer.finish(&mut out, if guard.asked() { " [stopped]" } else { "" })?;
-    if generation.finish_reason == FinishReason::Length {
-        ui::note(&match args.generate.max_tokens.is_some_and(|n| generation.ids.len() >= n) {
-            true => format!("the answer was cut off after {} tokens (-n)", generation.ids.len()),
-            false => "the answer was cut off: the context is full (-c)".to_owned(),
-        });
-    }
-    tracing::info!("{}", super::run::timing_line(&generation, params.sampling_or(engine.model.sampling())));
-    Ok((printer.into_answer(), guard.asked()))
-}
-
-struct Chat {
-    messages: Vec<Message>, // turns: the user's message, answers, results of tools
-    system: Option<String>,
-}
-
-impl Chat {
-    fn all(&self) -> Vec<Message> {
-        let system = self.system.iter().map(|s| Message::new("system", s.as_str()));
-        system.chain(self.messages.iter().cloned()).collect()
+        Ok(Next::Leave)
     }
 
-    /// The tokens of the conversation, and how many of its oldest turns were dropped because they no
-    /// longer fit the context.
-    ///
-    /// A conversation that does not fit is left a quarter of the context for the answer, or
-    /// `max_tokens` where that is less, so that the next turns fit as well.
-    fn fit(
-        &mut self,
-        engine: &Engine,
-        max_tokens: Option<usize>,
-        tools: &[Value],
-    ) -> Result<(Vec<u32>, usize)> {
-        let context = engine.model.max_seq_len();
-        let (mut room, mut n_dropped) = (1, 0);
-        loop {
-            let ids = engine.chat_prompt(&self.all(), tools)?;
-            let turn_len = 1 + self.messages[1..].iter().take_while(|m| m.role != "user").count();
-            if turn_len == self.messages.len() || ids.len() + room <= context {
-                return Ok((ids, n_dropped));
+    /// Shows a text, or why there is none.
+    fn note_of(&self, text: Result<String>) -> Result<()> {
+        match text {
+            Ok(text) => {
+                if !text.is_empty() {
+                    ui::note(&text);
+                }
+                Ok(())
             }
-            self.messages.drain(..turn_len);
-            n_dropped += 1;
-            room = (context / 4).min(max_tokens.unwrap_or(usize::MAX)).max(1);
+            Err(error) => self.tell_of(error),
         }
     }
 
-    /// Forgets the last message of the user and what came after it.
-    fn take_back_turn(&mut self) {
-        let start = self.messages.iter().rposition(|message| message.role == "user");
-        self.messages.truncate(start.unwrap_or(0));
-    }
-
-    fn save(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_string_pretty(&self.all()).context("cannot encode")?;
-        fs::write(path, text + "\n").with_context(|| format!("cannot write {}", path.display()))
-    }
-}
-
-/// What a line asks for.
-#[derive(Debug, PartialEq)]
-enum Typed<'a> {
-    Nothing,
-    Exit,
-    Help,
-    Tools,
-    Reset,
-    System(Option<&'a str>),
-    Save(&'a str),
-    SaveNothing,
-    Unknown(&'a str),
-    Message(&'a str),
-}
-
-fn command(line: &str) -> Typed<'_> {
-    let line = line.trim();
-    if line.is_empty() {
-        return Typed::Nothing;
-    }
-    if !line.starts_with('/') {
-        return Typed::Message(line);
-    }
-    let (name, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-    let rest = rest.trim();
-    match (name, rest) {
-        ("/exit" | "/quit" | "/bye", _) => Typed::Exit,
-        ("/help" | "/?", _) => Typed::Help,
-        ("/tools", _) => Typed::Tools,
-        ("/reset", _) => Typed::Reset,
-        ("/system", "") => Typed::System(None),
-        ("/system", text) => Typed::System(Some(text)),
-        ("/save", "") => Typed::SaveNothing,
-        ("/save", file) => Typed::Save(file),
-        _ => Typed::Unknown(line),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use realizar_server::tools::CallKind;
-
-    #[test]
-    fn lines_and_commands() {
-        for (line, want) in [
-            ("", Typed::Nothing),
-            ("  hello ", Typed::Message("hello")),
-            ("/help", Typed::Help),
-            ("/tools", Typed::Tools),
-            ("/reset", Typed::Reset),
-            ("/system be brief", Typed::System(Some("be brief"))),
-            ("/system", Typed::System(None)),
-            ("/save a b.json", Typed::Save("a b.json")),
-            ("/save", Typed::SaveNothing),
-            ("/quit", Typed::Exit),
-            ("/x", Typed::Unknown("/x")),
-            ("/exit", Typed::Exit),
-        ] {
-            assert_eq!(command(line), want, "{line:?}");
+    fn undo(&mut self) {
+        match self.conversation.undo() {
+            Some(Message { content: Some(Content::Text(text)), .. }) => {
+                ui::dim(&format!("dropped: {}", text.lines().next().unwrap_or_default()));
+            }
+            Some(_) => ui::dim("dropped the last message"),
+            None => ui::note("there is no message to drop"),
         }
     }
 
-    #[test]
-    fn the_system_message_comes_first_and_a_save_is_json() {
-        let mut chat = Chat { messages: Vec::new(), system: Some("s".to_owned()) };
-        chat.messages.push(Message::user("a"));
-        let roles = |chat: &Chat| chat.all().into_iter().map(|m| m.role).collect::<Vec<_>>();
-        assert_eq!(roles(&chat), ["system", "user"]);
-        let temp = tempfile::tempdir().expect("temporary directory");
-        let path = temp.path().join("c.json");
-        chat.save(&path).expect("save");
-        let value: serde_json::Value =
-            serde_json::from_slice(&fs::read(&path).expect("read")).expect("JSON");
-        assert_eq!(value[1], serde_json::json!({ "role": "user", "content": "a" }));
-    }
-    #[test]
-    fn calls_are_a_part_of_the_message_and_a_failed_turn_is_taken_back() {
-        let call = |id: &str| AnswerPart::ToolCall {
-            id: id.to_owned(),
-            name: "add".to_owned(),
-            arguments: r#"{"a": 1}"#.to_owned(),
-            kind: CallKind::Function,
+    fn retry(&mut self, engine: &mut Engine) -> Result<()> {
+        let Some(answer) = self.conversation.take_answer() else {
+            ui::note("there is no message to answer again");
+            return Ok(());
         };
-        let parts = vec![
-            AnswerPart::Reasoning("r".to_owned()),
-            call("x"),
-            AnswerPart::Content("c".to_owned()),
-        ];
-        let (message, calls) = message_of(Answer { parts });
-        let want = json!({
-            "role": "assistant",
-            "content": "c",
-            "reasoning_content": "r",
-            "tool_calls": [
-                {"id": "x", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}},
-            ],
-        });
-        assert_eq!(serde_json::to_value(&message).expect("JSON"), want);
-        assert_eq!(calls.len(), 1);
-        let messages =
-            vec![Message::user("a"), Message::assistant("b"), Message::user("c"), message];
-        let mut chat = Chat { messages, system: None };
-        chat.take_back_turn();
-        assert_eq!(chat.messages, [Message::user("a"), Message::assistant("b")]);
+        self.n_retries += 1;
+        if self.params(engine)?.sampling_or(engine.model.sampling()).temperature == 0.0 {
+            ui::dim(
+                "the temperature is 0, so the answer is the same unless something else was set",
+            );
+        }
+        if let Err(error) = self.turn(engine) {
+            self.conversation.take_answer();
+            self.conversation.messages.extend(answer);
+            self.tell_of(error)?;
+        }
+        Ok(())
+    }
+
+    /// Changes a setting; returns what is to be shown.
+    fn set(&mut self, setting: Setting<'_>, engine: &mut Engine) -> Result<String> {
+        Ok(match setting {
+            Setting::Parameters => return show::text(self, engine, "parameters"),
+            Setting::Parameter(parameter, text) => {
+                let params = engine.params(&self.args.generate, None);
+                match self.changed.set(parameter, text, &params) {
+                    Ok(()) => match (parameter.name, self.has_seed()) {
+                        ("seed", false) => "seed random".to_owned(),
+                        _ => {
+                            format!("{} {}", parameter.name, parameter.read(&self.params(engine)?))
+                        }
+                    },
+                    Err(error) => error,
+                }
+            }
+            Setting::System(text) => {
+                self.conversation.system = text.map(str::to_owned);
+                let done = if text.is_some() { "set" } else { "removed" };
+                format!("system message {done}")
+            }
+            Setting::Think(thinks) => match engine.thinking_variable()? {
+                Some(_) => {
+                    self.thinks = Some(thinks);
+                    format!("reasoning {}", if thinks { "on" } else { "off" })
+                }
+                None => "the model's chat template has no switch for reasoning".to_owned(),
+            },
+            Setting::Json(is_json) => {
+                let grammar = is_json.then_some(Grammar::JsonObject);
+                engine.set_grammar(grammar.as_ref())?;
+                self.grammar = grammar;
+                format!("answers are {}", if is_json { "JSON objects" } else { "text" })
+            }
+            Setting::Verbose(is_verbose) => {
+                self.is_verbose = is_verbose;
+                format!("timings {}", if is_verbose { "on" } else { "off" })
+            }
+            Setting::History(keeps) => {
+                self.input.keep_history(keeps);
+                format!("history {}", if keeps { "on" } else { "off" })
+            }
+            Setting::Markdown(markdown) => {
+                self.markdown = markdown;
+                String::new()
+            }
+        })
+    }
+
+    /// The model of a name, which is fetched if need be, and of a kind that runs.
+    fn choose(&self, name: &str) -> Result<Choice> {
+        let path = self.sources.resolve(name)?;
+        engine::memory_needed(&path, &self.args.load, self.global, self.needs())?;
+        Ok(Choice { name: name.to_owned(), path })
+    }
+
+    /// Continues a saved conversation, if the model's template takes it; returns its messages.
+    fn load_conversation(&mut self, engine: &Engine, file: &str) -> Result<usize> {
+        let path = conversation::path(file);
+        let hint = match source::is_name(file) && !path.exists() {
+            true => format!("; /model {file} switches the model"),
+            false => String::new(),
+        };
+        let loaded = Conversation::load(&path).map_err(|error| match hint.is_empty() {
+            true => error,
+            false => anyhow::anyhow!("{}{hint}", ui::one_line(&error)),
+        })?;
+        let mut all = loaded.all();
+        if loaded.messages.last().is_none_or(|message| message.role != "user") {
+            all.push(Message::user("hello"));
+        }
+        engine.chat_prompt(&all, self.tools.values(), self.thinks)?;
+        self.conversation = loaded;
+        self.n_retries = 0;
+        Ok(self.conversation.all().len())
     }
 }
