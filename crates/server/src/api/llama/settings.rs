@@ -119,12 +119,13 @@ mod tests {
         ] {
             assert_eq!(settings[name], want, "{name}");
         }
-        let settings = all(&GenerateParams::default(), &[2]);
+        let own = SamplingParams::default();
+        let settings = all(&GenerateParams::default(), &own, &[2]);
         assert_eq!(
             (&settings["seed"], &settings["n_predict"]),
             (&json!(4294967295_u32), &json!(-1))
         );
         assert_eq!(settings["logit_bias"], json!([]));
-        assert!(numbers(&params).keys().all(|name| settings.contains_key(name)));
+        assert!(numbers(&params, &own).keys().all(|name| settings.contains_key(name)));
     }
 }
