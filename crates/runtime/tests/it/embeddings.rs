@@ -197,7 +197,11 @@ fn a_model_of_text_embeds_too() {
             // However it is cut, and whatever was generated before.
             let again = cut.embed(&ids, &plain(pooling)).unwrap();
             assert_eq!(bits(&again), bits(&found), "{path:?} {pooling:?}");
-            assert_eq!(generated(&mut model, &ids), generated(&mut plain_text, &ids), "{path:?}");
+            // Some of the models have no tokenizer, and generate no text.
+            if model.tokenizer().is_ok() {
+                let expected = generated(&mut plain_text, &ids);
+                assert_eq!(generated(&mut model, &ids), expected, "{path:?}");
+            }
             assert_eq!(bits(&model.embed(&ids, &plain(pooling)).unwrap()), bits(&found));
         }
         let last = ids.len() - 1;
