@@ -232,7 +232,8 @@ impl Chat<'_> {
                     ui::note(&format!("{} needs {}", command.name, command.argument));
                 }
                 Typed::Unknown(name, near) => {
-                    let known = "/help lists the commands; a message that begins with / goes between \"\"\"";
+                    let known = "/help lists the commands; a message that begins with / goes \
+                                 between \"\"\" and \"\"\"";
                     ui::note(&command::unknown(&format!("command {name}"), near, known));
                 }
                 Typed::Message(text) => {
