@@ -217,7 +217,8 @@ fn take_turn(mut command: Command, scene: &Scene<'_>) -> Result<String> {
     }
     let log = scene.home.join("output.log");
     let file = File::create(&log)?;
-    command.current_dir(scene.work).stdin(Stdio::null());
+    // opencode works in the folder that the shell's variable names.
+    command.current_dir(scene.work).env("PWD", scene.work).stdin(Stdio::null());
     command.stdout(file.try_clone()?).stderr(file);
     let shown = shell::show(&command);
     let mut child = command.spawn().with_context(|| format!("start {shown}"))?;
