@@ -82,7 +82,7 @@ impl Conversation {
             match (role.as_str(), text, all.messages.is_empty()) {
                 ("system", Some(text), _) if i == 0 => all.system = Some(text),
                 ("user", Some(_), _) | ("assistant" | "tool", _, false) => {
-                    all.messages.push(message)
+                    all.messages.push(message);
                 }
                 ("user", None, _) | ("system", ..) if i == 0 || role == "user" => {
                     bail!("message {i} in {place} has no `content` that is a text")
