@@ -100,7 +100,7 @@ pub(super) fn prepare(text: &str) -> Result<String, Error> {
 }
 
 /// The length of a string or an expression with its marks; all of `rest` if it has no end.
-fn quoted(rest: &str, mark: char) -> usize {
+pub(super) fn quoted(rest: &str, mark: char) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
         match c {
@@ -113,7 +113,7 @@ fn quoted(rest: &str, mark: char) -> usize {
     rest.len()
 }
 
-fn comment(rest: &str) -> usize {
+pub(super) fn comment(rest: &str) -> usize {
     rest.find('\n').unwrap_or(rest.len())
 }
 
@@ -126,7 +126,7 @@ fn special_token(rest: &str) -> usize {
     }
 }
 
-fn word(rest: &str) -> usize {
+pub(super) fn word(rest: &str) -> usize {
     let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     rest.find(|c| !in_word(c)).unwrap_or(rest.len())
 }

@@ -27,6 +27,7 @@
 //! ```
 
 mod compile;
+mod embed;
 mod error;
 mod estimate;
 mod gbnf;
@@ -34,6 +35,7 @@ mod lark;
 mod reasoning;
 mod regex;
 mod schema;
+mod spelling;
 mod state;
 mod vocab;
 
@@ -47,6 +49,7 @@ use llguidance::api::{ParserLimits, TopLevelGrammar};
 use crate::base::{lower_priority, panics};
 use crate::text::tokenizer::Tokenizer;
 pub use compile::CompileHandle;
+pub use embed::{Definitions, Spelling};
 pub use error::Error;
 use error::message;
 pub use reasoning::Reasoning;

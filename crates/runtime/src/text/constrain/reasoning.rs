@@ -65,6 +65,8 @@ struct Markers {
     /// Tokens of white space alone.
     blank: Vec<u32>,
     has_grammar: bool,
+    /// The first token of the opening marker is a control token.
+    opens_by_control: bool,
 }
 
 /// What was before a token, and whether the grammar took it.
@@ -105,8 +107,10 @@ impl Prelude {
             }
         }
         let inside = Phase::Inside { matched: 0, n_tokens: 0, missing: 0 };
+        let open_ids = ids(&reasoning.open);
         let markers = Markers {
-            open_ids: ids(&reasoning.open),
+            opens_by_control: open_ids.first().is_some_and(|&id| tokenizer.is_special(id)),
+            open_ids,
             close_ids: ids(&reasoning.close),
             open: reasoning.open.clone().into_bytes(),
             close: reasoning.close.clone().into_bytes(),
@@ -174,7 +178,8 @@ impl Prelude {
         let of_grammar = markers.has_grammar && allowed;
         let (phase, taken) = match self.phase {
             Phase::Answer => return true,
-            Phase::Start | Phase::Closed if of_grammar => (Phase::Answer, true),
+            Phase::Start if of_grammar && !markers.is_opening(id) => (Phase::Answer, true),
+            Phase::Closed if of_grammar => (Phase::Answer, true),
             Phase::Start => match token.trim_ascii_start() {
                 [] => (Phase::Start, false),
                 token => (markers.after_opening(0, token), false),
@@ -204,6 +209,12 @@ impl Prelude {
 }
 
 impl Markers {
+    /// Whether a token begins reasoning, even where the grammar would take it: the marker is one token, or
+    /// begins with one that no text has.
+    fn is_opening(&self, id: u32) -> bool {
+        self.open_ids.first() == Some(&id) && (self.open_ids.len() == 1 || self.opens_by_control)
+    }
+
     /// The one of `ids` that begins after so many of their bytes.
     fn id_at(&self, ids: &[u32], n_bytes: usize) -> Option<u32> {
         let mut end = 0;
