@@ -145,6 +145,7 @@ impl Engine {
                 self.model.path().display()
             );
         };
+        let template = if tools.is_empty() { template } else { template.for_tools() };
         let (mut extra, mut in_template) = (Map::new(), None);
         let mut messages = Cow::Borrowed(messages);
         if !tools.is_empty() {
@@ -180,6 +181,7 @@ impl Engine {
         functions: &[Function],
     ) -> Result<Option<(ChatParser, Vec<u32>)>> {
         let Some(template) = self.chat_template()? else { return Ok(None) };
+        let template = if functions.is_empty() { template } else { template.for_tools() };
         let reasoning = ReasoningFormat::detect(template.source());
         let tools = match functions.is_empty() {
             true => None,

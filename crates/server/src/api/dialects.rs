@@ -174,7 +174,7 @@ async fn chat_body(
     set("reasoning_effort", request.reasoning.effort.map(|effort| json!(effort)));
     let mut budget = request.reasoning.budget_tokens;
     if let Some(enabled) = request.reasoning.enabled {
-        let side = model.chat_side()?;
+        let side = model.chat_side_for(request.tools.may_call())?;
         match side.traits.thinking_variable {
             Some(name) => set("chat_template_kwargs", Some(json!({name: enabled}))),
             // As with an effort, a model without reasoning answers as it would without.

@@ -302,8 +302,10 @@ fn tool() -> Value {
 /// What a template makes of a conversation; `None` if it refuses it.
 fn render(template: &ChatTemplate, messages: Value) -> Option<String> {
     let messages: Vec<Message> = serde_json::from_value(messages).ok()?;
-    let tools = [tool()];
-    let options = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
+    // One with another beside it for tools gets none.
+    let tools = (!template.has_tool_use()).then(|| [tool()]);
+    let tools = tools.as_ref().map(<[Value; 1]>::as_slice);
+    let options = RenderOptions { tools, ..RenderOptions::default() };
     template.render(&messages, &options).ok()
 }
 

@@ -5,6 +5,7 @@ use super::entry::ModelStatus;
 use crate::chat::messages::TemplateTraits;
 use crate::chat::reasoning::ReasoningFormat;
 use crate::chat::tools::ToolFormat;
+use realizar_runtime::template::ChatTemplate;
 use realizar_runtime::{ModelCard, ModelOutput};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -38,7 +39,8 @@ impl Card {
             Ok(text) => {
                 let template = text.template.as_ref();
                 let source = template.map(|template| template.source().to_owned());
-                let has_tools = |template| {
+                let has_tools = |template: &ChatTemplate| {
+                    let template = template.for_tools();
                     TemplateTraits::of(template).tools_variable.is_some()
                         || ToolFormat::detect(template.source()).is_some()
                 };

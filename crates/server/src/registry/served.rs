@@ -32,7 +32,8 @@ pub struct ServedModel {
     pub sampling: SamplingParams,
     /// When it was loaded, in seconds since 1970.
     pub created: u64,
-    chat: OnceLock<ChatSide>,
+    /// Without tools and with them.
+    chat: [OnceLock<ChatSide>; 2],
     constrainer: OnceLock<Result<Constrainer, String>>,
     slots: Arc<Slots>,
 }
@@ -61,7 +62,7 @@ impl ServedModel {
             reasoning_format: None,
             sampling,
             created: ids::unix_seconds(),
-            chat: OnceLock::new(),
+            chat: [OnceLock::new(), OnceLock::new()],
             constrainer: OnceLock::new(),
             slots: Arc::default(),
         }
@@ -93,10 +94,21 @@ impl ServedModel {
         })
     }
 
-    /// How it converses. The first call renders the template a few times.
-    pub(crate) fn chat_side(&self) -> Result<ChatSide, ApiError> {
+    /// The template of conversations with tools, or of those without.
+    pub(crate) fn chat_template_for(&self, has_tools: bool) -> Result<&ChatTemplate, ApiError> {
         let template = self.chat_template()?;
-        Ok(*self.chat.get_or_init(|| ChatSide {
+        Ok(if has_tools { template.for_tools() } else { template })
+    }
+
+    /// How it converses without tools.
+    pub(crate) fn chat_side(&self) -> Result<ChatSide, ApiError> {
+        self.chat_side_for(false)
+    }
+
+    /// How it converses with tools, or without. The first call renders the template a few times.
+    pub(crate) fn chat_side_for(&self, has_tools: bool) -> Result<ChatSide, ApiError> {
+        let template = self.chat_template_for(has_tools)?;
+        Ok(*self.chat[usize::from(has_tools)].get_or_init(|| ChatSide {
             traits: TemplateTraits::of(template),
             tools: self.tool_format.or_else(|| ToolFormat::detect(template.source())),
             reasoning: self.reasoning_format.or_else(|| ReasoningFormat::detect(template.source())),

@@ -59,7 +59,7 @@ const MAX_OUTPUT: usize = 64 << 20;
 /// A compiled chat template with the tokens it refers to.
 pub struct ChatTemplate {
     default: Environment<'static>,
-    tool_use: Option<Environment<'static>>,
+    tool_use: Option<Box<ChatTemplate>>,
     source: String,
     bos: Option<String>,
     eos: Option<String>,
@@ -94,14 +94,26 @@ impl ChatTemplate {
         bos: Option<String>,
         eos: Option<String>,
     ) -> Result<Self, Error> {
+        let for_tools = |source| Self::with_tools(source, None, bos.clone(), eos.clone());
         Ok(Self {
             default: compile(source)?,
-            tool_use: tool_use.map(compile).transpose()?,
+            tool_use: tool_use.map(for_tools).transpose()?.map(Box::new),
             source: source.to_owned(),
             bos,
             eos,
             turns: Arc::default(),
         })
+    }
+
+    /// The template of conversations with tools: the one that the model has for these, or else this one.
+    /// Renders with [`RenderOptions::tools`] take it by themselves.
+    pub fn for_tools(&self) -> &Self {
+        self.tool_use.as_deref().unwrap_or(self)
+    }
+
+    /// Whether the model has another template for conversations with tools.
+    pub fn has_tool_use(&self) -> bool {
+        self.tool_use.is_some()
     }
 
     /// The text of the template.
@@ -175,10 +187,8 @@ impl ChatTemplate {
 
     /// The environment of the template that such a render takes.
     fn environment(&self, options: &RenderOptions<'_>) -> &Environment<'static> {
-        match &self.tool_use {
-            Some(tool_use) if options.tools.is_some() => tool_use,
-            _ => &self.default,
-        }
+        let template = if options.tools.is_some() { self.for_tools() } else { self };
+        &template.default
     }
 }
 
@@ -353,6 +363,21 @@ mod tests {
     fn render(source: &str, options: &RenderOptions<'_>) -> Result<String, Error> {
         let messages = [Message::new("user", "Hi <b>"), Message::new("assistant", " Yes\n")];
         ChatTemplate::new(source, "<s>", "</s>")?.render(&messages, options)
+    }
+
+    #[test]
+    fn a_conversation_with_tools_may_have_a_template_of_its_own() {
+        let template =
+            ChatTemplate::with_tools("plain", Some("{{ tools | length }}"), None, None).unwrap();
+        let tools = [serde_json::json!({}), serde_json::json!({})];
+        let with = RenderOptions { tools: Some(&tools), ..RenderOptions::default() };
+        assert_eq!(template.render(&[], &RenderOptions::default()).unwrap(), "plain");
+        assert_eq!(template.render(&[], &with).unwrap(), "2");
+        assert_eq!(template.for_tools().render(&[], &with).unwrap(), "2");
+        assert_eq!(template.for_tools().source(), "{{ tools | length }}");
+        assert!(template.has_tool_use() && !template.for_tools().has_tool_use());
+        let one = ChatTemplate::new("one", "", "").unwrap();
+        assert_eq!(one.for_tools().source(), "one");
     }
 
     #[test]

@@ -249,7 +249,7 @@ impl<'a> Text<'a> {
     fn of(known: &'a Known) -> Self {
         if let Some(model) = &known.status.model {
             let infill = model.tokenizer().infill().is_some();
-            return match (model.chat_side(), model.chat_template()) {
+            return match (model.chat_side_for(true), model.chat_template()) {
                 (Ok(side), Ok(template)) => Self {
                     template: Some(template.source()),
                     infill,

@@ -101,8 +101,9 @@ impl ConversationFields {
     ) -> Result<Rendered, ApiError> {
         let model = model.clone();
         held.work(move || {
-            let (template, tokenizer) = (model.chat_template()?, model.tokenizer());
-            self.render_with(template, tokenizer, model.chat_side()?, tools.as_deref())
+            let side = model.chat_side_for(tools.is_some())?;
+            let template = model.chat_template_for(tools.is_some())?;
+            self.render_with(template, model.tokenizer(), side, tools.as_deref())
         })
         .await
     }

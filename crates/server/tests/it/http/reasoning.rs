@@ -2,6 +2,7 @@
 
 use super::common::TestServer;
 use super::structured::{ask, check, schema, tools};
+use realizar_formats::Value as GgufValue;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -146,4 +147,24 @@ fn what_a_message_spells_is_no_control_token() {
     assert_eq!(server.ok("/apply-template", &body)["prompt"], "<s>a</s><s>b</s>");
     let rendered = server.ok("/v1/chat/completions/render", &ask(&body));
     assert_eq!(rendered["token_ids"].as_array().expect("ids"), &tokens(spelled));
+}
+
+#[test]
+fn the_template_for_tools_decides_where_there_are_tools() {
+    let tool_use = "{% if tools %}{{ tools | length }}{% endif %}{% for m in messages %}\
+                    <{{ m.role }}>{{ m.content }}{% endfor %}\
+                    {% if add_generation_prompt %}<assistant><think>{% endif %}{# </think> #}";
+    let tool_use = GgufValue::Str(tool_use.to_owned());
+    let server = TestServer::with_keys(&[("tokenizer.chat_template.tool_use", tool_use)]);
+    let prompt = |more: Value| {
+        server.ok("/apply-template", &ask(&more))["prompt"].as_str().expect("text").to_owned()
+    };
+    assert_eq!(prompt(json!({})), "<user>abc<assistant>");
+    assert_eq!(prompt(json!({"tools": tools()})), "2<user>abc<assistant><think>");
+    assert_eq!(prompt(json!({"tools": tools(), "tool_choice": "none"})), "<user>abc<assistant>");
+    // What it begins for the model is read as such.
+    let more = json!({"tools": tools(), "max_tokens": 5});
+    let answer = server.ok(CHAT, &ask(&more));
+    let message = &answer["choices"][0]["message"];
+    assert!(!reasoning(message).is_empty() && message["content"] == "", "{answer}");
 }
