@@ -281,7 +281,9 @@ fn calls_in_elements() {
     qwen("<tool_call><function=f><parameter=text>ab", "T f {\"text\": \"ab");
     qwen("<tool_call>\n<function=", "C <tool_call>\n<function=");
     qwen("a <function=unknown> <tool_call>", "C a <function=unknown> <tool_call>");
-    qwen("<tool_call>{\"name\": \"f\"}</tool_call>", "C <tool_call>{\"name\": \"f\"}</tool_call>");
+    qwen("<tool_call>{\"n\": \"f\"}</tool_call>", "C <tool_call>{\"n\": \"f\"}</tool_call>");
+    // Between the marks of any format a call may be JSON.
+    qwen("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>", "T f {\"a\": 1}");
 
     let seed = "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>\n</seed:tool_call>";
     check(&options(ToolFormat::SeedOss), seed, "T f {\"a\": 1}");

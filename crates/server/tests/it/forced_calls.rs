@@ -44,7 +44,7 @@ const ENDERS: &[&str] = &[
 ];
 
 /// All formats, each with what a template must have to show the form that is meant.
-const FORMATS: &[(ToolFormat, &str)] = &[
+pub(crate) const FORMATS: &[(ToolFormat, &str)] = &[
     (ToolFormat::Hermes, ""),
     (ToolFormat::Llama3Json, ""),
     (ToolFormat::Mistral, ""),
@@ -115,7 +115,7 @@ pub(crate) fn tokenizer(markers: &[&str], special: bool) -> Tokenizer {
     Tokenizer::from_hf_dir(dir.path()).unwrap()
 }
 
-fn functions() -> Vec<Function> {
+pub(crate) fn functions() -> Vec<Function> {
     let weather = json!({"type": "object", "properties": {
         "city": {"type": "string"},
         "days": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 20}},
@@ -138,7 +138,7 @@ fn functions() -> Vec<Function> {
 }
 
 /// That arguments are those of a function.
-fn check_arguments(name: &str, arguments: &str, text: &str) {
+pub(crate) fn check_arguments(name: &str, arguments: &str, text: &str) {
     let value: Value = serde_json::from_str(arguments)
         .unwrap_or_else(|error| panic!("{name}: {error}: {arguments}"));
     let object = value.as_object().unwrap();
@@ -188,7 +188,7 @@ fn calls(format: ToolFormat, single: bool, text: &str) -> Vec<(String, String)> 
     answer.parts.into_iter().map(call).collect()
 }
 
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
@@ -199,7 +199,11 @@ impl Random {
 }
 
 /// A random answer, none if it did not end. What ends something is preferred.
-fn walk(tokenizer: &Tokenizer, start: &Constraint, random: &mut Random) -> Option<String> {
+pub(crate) fn walk(
+    tokenizer: &Tokenizer,
+    start: &Constraint,
+    random: &mut Random,
+) -> Option<String> {
     let mut constraint = start.clone();
     let mut text: Vec<u8> = Vec::new();
     let mut enders: Vec<u32> = Vec::new();

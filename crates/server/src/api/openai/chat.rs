@@ -15,9 +15,7 @@ use crate::answer::prompt::{self, Length};
 use crate::answer::sse;
 use crate::chat::conversation::{Answer, AnswerPart};
 use crate::chat::parser::{ChatParser, ChatParserOptions};
-use crate::chat::tools::{
-    CallKind, ToolChoice, ToolFormat, ToolInput, ToolRequest, forced_grammar, tool_schema,
-};
+use crate::chat::tools::{CallKind, ToolChoice, ToolFormat, ToolRequest, call_grammar};
 use crate::config::Limits;
 use crate::error::ApiError;
 use crate::http::extract::JsonBody;
@@ -29,7 +27,6 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use realizar_runtime::StopCause;
-use realizar_runtime::constrain::Grammar;
 use realizar_runtime::tokenizer::Tokenizer;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -350,34 +347,24 @@ fn form(
     grammar: Option<Wanted>,
     conversation: &Rendered,
 ) -> Result<(ChatParserOptions, Option<Wanted>), ApiError> {
-    let grammars = tools.functions.iter().position(|f| matches!(f.input, ToolInput::Text(Some(_))));
-    if let Some(at) = grammars.filter(|_| tools.may_call()) {
-        let (path, found) = (format!("tools[{at}].custom.format"), json!("grammar"));
-        return Err(ApiError::unsupported(path, &found, "\"text\""));
-    }
-    let side = model.chat_side()?;
-    let mut forced_format = None;
-    let forced = match (tool_schema(tools), grammar) {
-        (Some(_), Some(Wanted { param, .. })) => {
-            let message = format!("`{param}` cannot be followed where a tool must be called");
-            return Err(ApiError::invalid(param, message));
-        }
-        (Some(schema), None) => {
-            let template = model.chat_template()?.source();
-            let own = side.tools.and_then(|format| {
-                let grammar = forced_grammar(format, tools, template, model.tokenizer())?;
-                Some((format, grammar))
-            });
-            // Where the model's own form cannot be forced, a call is JSON.
-            let (format, grammar) = own.unwrap_or((ToolFormat::Json, Grammar::JsonSchema(schema)));
-            forced_format = Some(format);
-            Some(Wanted { param: "tools", grammar })
-        }
-        (None, grammar) => grammar,
+    let side = model.chat_side_for(tools.may_call())?;
+    let template = model.chat_template_for(tools.may_call())?.source();
+    let content = grammar.as_ref().map(|wanted| &wanted.grammar);
+    let calls = call_grammar(side.tools, tools, content, template, model.tokenizer());
+    let calls = calls.map_err(|error| ApiError::invalid("tools", error.to_string()))?;
+    let call_format = calls.as_ref().map(|(format, _)| *format);
+    let forced = match calls {
+        Some((format, calls)) => Some(Wanted {
+            // An answer by the request's own grammar may come in the place of calls.
+            param: grammar.filter(|_| !tools.must_call()).map_or("tools", |wanted| wanted.param),
+            grammar: calls,
+            begins_message: format == ToolFormat::Harmony,
+        }),
+        None => grammar,
     };
     let format = match tools.may_call() {
         false => None,
-        true => Some(forced_format.or(side.tools).unwrap_or(ToolFormat::Json)),
+        true => Some(call_format.or(side.tools).unwrap_or(ToolFormat::Json)),
     };
     let parser = ChatParserOptions {
         tools: format,

@@ -4,7 +4,6 @@
 use super::conversation::Rendered;
 use crate::answer::compile::compile;
 use crate::chat::parser::ChatParserOptions;
-use crate::chat::tools::ToolFormat;
 use crate::chat::tools::harmony::before_a_call;
 use crate::error::ApiError;
 use crate::http::work::blocking;
@@ -58,6 +57,8 @@ pub(crate) struct StructuredOutputs {
 pub(crate) struct Wanted {
     pub(crate) param: &'static str,
     pub(crate) grammar: Grammar,
+    /// It begins where a message in channels does, with its head.
+    pub(crate) begins_message: bool,
 }
 
 /// A schema; some clients send it as text.
@@ -115,7 +116,7 @@ impl GrammarFields {
         let mut wanted = all.into_iter().flatten();
         let Some((param, grammar)) = wanted.next() else { return Ok(None) };
         match wanted.next() {
-            None => Ok(Some(Wanted { param, grammar })),
+            None => Ok(Some(Wanted { param, grammar, begins_message: false })),
             Some((other, _)) => {
                 let message = format!("`{other}` and `{param}` are mutually exclusive");
                 Err(ApiError::invalid(other, message))
@@ -127,7 +128,7 @@ impl GrammarFields {
 impl Wanted {
     /// Compiles the grammar for a model.
     pub(crate) async fn compile(self, model: &ModelLease) -> Result<Constraint, ApiError> {
-        let Self { param, grammar } = self;
+        let Self { param, grammar, .. } = self;
         compile(model, grammar, param).await
     }
 }
@@ -140,6 +141,7 @@ pub(crate) async fn constraint(
     parser: &ChatParserOptions,
     conversation: &Rendered,
 ) -> Result<Option<Constraint>, ApiError> {
+    let begins_message = wanted.as_ref().is_some_and(|wanted| wanted.begins_message);
     let grammar = match wanted {
         Some(wanted) => Some(wanted.compile(model).await?),
         None => None,
@@ -150,11 +152,7 @@ pub(crate) async fn constraint(
         return Ok(grammar);
     };
     let reasoning = format.limited(conversation.is_reasoning, budget);
-    let reasoning = if parser.calls_alone && parser.tools == Some(ToolFormat::Harmony) {
-        before_a_call(reasoning)
-    } else {
-        reasoning
-    };
+    let reasoning = if begins_message { before_a_call(reasoning) } else { reasoning };
     let model = model.clone();
     let made =
         blocking(move || Ok(Constraint::after_reasoning(grammar, &reasoning, model.tokenizer())));

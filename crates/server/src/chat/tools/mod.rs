@@ -1,12 +1,14 @@
 //! Tool calls: what a request says of them, and how they are found in what a model writes.
 //!
 //! `request` checks the tools of a request, `grammar` makes the schema that forces a call, `forced` the
-//! grammar that forces one in the model's own format, with `parameters`, which reads schemas for it, `format`
+//! grammar that forces one in the model's own format, `auto` that of an answer in which calls are the model's choice.
+//! Both are written by `writer`, with `values` and `parameters`, which reads schemas, from the `layout` of the format. `format`
 //! lists the ways in which models write calls, and `parser` finds them in an answer. What a call
 //! itself looks like is known to its reader: `call`, `elements`, `python`, `gemma`. `harmony` reads
 //! answers that come as messages in channels. `custom` makes the input of custom tools of their arguments.
 
 mod arguments;
+mod auto;
 mod call;
 pub(crate) mod custom;
 mod elements;
@@ -17,12 +19,16 @@ mod grammar;
 pub(crate) mod harmony;
 mod ids;
 mod json;
+mod layout;
 mod parameters;
 pub(crate) mod parser;
 mod python;
 pub(crate) mod reader;
 mod request;
+mod values;
+mod writer;
 
+pub use auto::call_grammar;
 pub use forced::forced_grammar;
 pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;

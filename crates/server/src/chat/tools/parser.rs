@@ -218,7 +218,8 @@ impl ToolParser {
         let rest = &self.buf[at..];
         let Some(&first) = rest.as_bytes().first() else { return Begin::Unknown };
         match &self.syntax.notation {
-            Notation::Json if first == b'{' => Begin::Call(Box::new(CallReader::object()), at),
+            // Between the marks of any notation a call may be JSON.
+            _ if first == b'{' => Begin::Call(Box::new(CallReader::object()), at),
             Notation::Json if frame.in_list => Begin::No,
             Notation::Json => self.named(at),
             Notation::Elements(marks) => {

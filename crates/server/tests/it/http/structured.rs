@@ -80,7 +80,8 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
         ),
         (json!({"response_format": {"type": "xml"}}), "response_format"),
         (json!({"guided_regex": "a", "guided_choice": ["b"]}), "guided_choice"),
-        (json!({"tools": tools(), "tool_choice": "required", "guided_regex": "a"}), "guided_regex"),
+        (json!({"tools": [custom("start: <x>")]}), "tools"),
+        (json!({"tools": [custom("start: b")], "tool_choice": "required"}), "tools"),
         (json!({"tools": [{"type": "function"}]}), "tools[0].function"),
         (json!({"tools": tools(), "tool_choice": "third"}), "tool_choice"),
     ] {
@@ -89,6 +90,78 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
         let found = answer.json()["error"]["param"].clone();
         assert!(found.as_str().is_some_and(|found| found.starts_with(param)), "{more}: {found}");
     }
+}
+
+/// A custom tool with a Lark grammar.
+fn custom(grammar: &str) -> Value {
+    let grammar = json!({"syntax": "lark", "definition": grammar});
+    let format = json!({"type": "grammar", "grammar": grammar});
+    json!({"type": "custom", "custom": {"name": "say", "format": format}})
+}
+
+#[test]
+fn the_input_of_a_custom_tool_follows_its_grammar() {
+    let server = TestServer::start();
+    let grammar = "start: \"a\\n\\\"\" /[b-d]{3}/ LF\n%import common.LF";
+    let named = json!({"type": "custom", "custom": {"name": "say"}});
+    let tools = json!([custom(grammar), tools()[0]]);
+    let mut body = ask(&json!({"tools": tools, "tool_choice": named}));
+    let answer = server.ok(CHAT, &body);
+    let call = &answer["choices"][0]["message"]["tool_calls"][0];
+    assert_eq!((&call["type"], &call["custom"]["name"]), (&json!("custom"), &json!("say")));
+    assert_eq!(call["function"], Value::Null);
+    let input = call["custom"]["input"].as_str().expect("a text");
+    let rest = input.strip_prefix("a\n\"").and_then(|rest| rest.strip_suffix('\n')).expect(input);
+    assert!(rest.len() == 3 && rest.bytes().all(|b| (b'b'..=b'd').contains(&b)), "{input}");
+    body["stream"] = json!(true);
+    let mut streamed = String::new();
+    for chunk in server.chunks(CHAT, &body) {
+        let Some(delta) = chunk["choices"][0]["delta"]["tool_calls"].get(0).cloned() else {
+            continue;
+        };
+        if streamed.is_empty() && delta["id"].is_string() {
+            assert_eq!(
+                (&delta["type"], &delta["custom"]["name"]),
+                (&json!("custom"), &json!("say"))
+            );
+        }
+        streamed.push_str(delta["custom"]["input"].as_str().expect("a text"));
+    }
+    assert_eq!(streamed, input);
+    // Sent back, it is a call of a function with one parameter.
+    let messages = json!([
+        {"role": "user", "content": "x"},
+        {"role": "assistant", "content": null, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": call["id"], "content": "done"},
+    ]);
+    server.ok(CHAT, &ask(&json!({"messages": messages, "tools": tools})));
+}
+
+#[test]
+fn tools_beside_a_schema_are_called_or_the_schema_is_followed() {
+    let server = TestServer::start();
+    let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema()}});
+    let beside = |choice: &str| {
+        let more = json!({"tools": tools(), "tool_choice": choice, "response_format": format,
+                          "parallel_tool_calls": false});
+        server.ok(CHAT, &ask(&more))["choices"][0].clone()
+    };
+    let either = beside("auto");
+    match either["message"]["content"].as_str() {
+        Some(content) => check(content),
+        None => {
+            let call = &either["message"]["tool_calls"][0]["function"];
+            assert!(["first", "second"].contains(&call["name"].as_str().expect("a name")));
+        }
+    }
+    assert_eq!(beside("required")["finish_reason"], "tool_calls");
+    let none = beside("none");
+    check(none["message"]["content"].as_str().expect("content"));
+    // A strict function is held to its schema where the model calls it; an answer without calls is free.
+    let mut strict = tools();
+    strict[0]["function"]["strict"] = json!(true);
+    let answer = server.ok(CHAT, &ask(&json!({"tools": strict, "max_tokens": 10})));
+    assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
 }
 
 #[test]
