@@ -97,6 +97,8 @@ pub(crate) struct Usage {
     pub(crate) prompt_tokens: usize,
     pub(crate) cached_tokens: usize,
     pub(crate) completion_tokens: usize,
+    /// Of these, how many were reasoning, where the answers of a conversation were read.
+    pub(crate) reasoning_tokens: usize,
 }
 
 /// How likely a token was.
@@ -112,6 +114,8 @@ pub(crate) struct TokenLogprob {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) text: String,
+    /// Where the text of each token ends in the text.
+    pub(crate) ends: Vec<usize>,
     pub(crate) tokens: Vec<TokenLogprob>,
     pub(crate) reason: Finish,
     pub(crate) stop: Option<StopCause>,
@@ -318,6 +322,7 @@ impl Generation {
         let mut answers: Vec<Answer> = (0..self.unfinished)
             .map(|_| Answer {
                 text: String::new(),
+                ends: Vec::new(),
                 tokens: Vec::new(),
                 reason: Finish::Stop,
                 stop: None,
@@ -329,6 +334,7 @@ impl Generation {
                 Progress::Token(token) => {
                     let answer = &mut answers[token.index];
                     answer.text.push_str(&token.text);
+                    answer.ends.push(answer.text.len());
                     answer.tokens.push(token.into());
                 }
                 Progress::Finished { answer, reason, tail, stop } => {
@@ -344,7 +350,7 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
-        let Usage { prompt_tokens, cached_tokens, completion_tokens } = self.usage;
+        let Usage { prompt_tokens, cached_tokens, completion_tokens, .. } = self.usage;
         self.record(|record| {
             record.input_tokens = prompt_tokens;
             record.cached_tokens = cached_tokens;

@@ -198,7 +198,7 @@ fn end(reason: Finish, stop: Option<StopCause>) -> EndReason {
 }
 
 fn tokens(usage: Usage, reasoning: usize) -> TokenUsage {
-    let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+    let Usage { prompt_tokens, cached_tokens, completion_tokens, .. } = usage;
     let (prompt, cached, generated) = (prompt_tokens, cached_tokens, completion_tokens);
     TokenUsage { prompt, cached, generated, reasoning }
 }
@@ -216,18 +216,17 @@ pub(super) async fn collect(
         deltas.into_iter().for_each(|delta| answer.push(delta));
         ended = finished.unwrap_or(ended);
     }
-    Ok((answer, ended, tokens(generation.usage(), parser.n_reasoning)))
+    Ok((answer, ended, tokens(generation.usage(), parser.parser.reasoning_tokens())))
 }
 
-/// An answer's parser, and how many tokens were reasoning.
+/// An answer's parser.
 pub(super) struct Parsed {
     parser: ChatParser,
-    n_reasoning: usize,
 }
 
 impl Parsed {
     pub(super) fn new(parser: ChatParser) -> Self {
-        Self { parser, n_reasoning: 0 }
+        Self { parser }
     }
 
     /// The pieces that `progress` makes certain, and the end of the answer.
@@ -236,9 +235,7 @@ impl Parsed {
         match progress {
             Progress::Prompt { .. } => (deltas, None),
             Progress::Token(token) => {
-                self.parser.push(&token.text, &mut deltas);
-                let reasons = deltas.iter().any(|d| matches!(d, ChatDelta::Reasoning(_)));
-                self.n_reasoning += usize::from(reasons);
+                self.parser.push_token(&token.text, &mut deltas);
                 (deltas, None)
             }
             Progress::Finished { reason, tail, stop, .. } => {
@@ -322,7 +319,7 @@ impl<D: Dialect> Chunks for Told<D> {
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
         if let Some(dialect) = self.dialect.take() {
-            let usage = tokens(usage, self.parsed.n_reasoning);
+            let usage = tokens(usage, self.parsed.parser.reasoning_tokens());
             out.extend(dialect.finish(&self.ended, usage).into_iter().map(event));
         }
     }

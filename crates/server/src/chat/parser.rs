@@ -85,6 +85,8 @@ pub struct ChatParser {
     custom: CustomCalls,
     calls_alone: bool,
     parts: Vec<Part>,
+    n_reasoning: usize,
+    n_undecided: usize, // tokens since the last text that was emitted
 }
 
 impl ChatParser {
@@ -110,14 +112,54 @@ impl ChatParser {
                 // The prompt has begun the message; a head alone is not part of the answer.
                 channels.push(harmony::REASONING_OPEN, &mut Vec::new());
             }
-            let (reasoning, tools, channels) = (None, None, Some(channels));
-            return Self { reasoning, tools, channels, custom, calls_alone, parts: Vec::new() };
+            let channels = Some(channels);
+            return Self { channels, ..Self::of(None, None, custom, calls_alone) };
         }
         let syntax = options.tools.map(ToolFormat::syntax);
         let tools = syntax.map(|syntax| ToolParser::new(syntax, functions, single, ids));
         let open = options.reasoning_open;
         let reasoning = options.reasoning.map(|format| ReasoningParser::new(format, open));
-        Self { reasoning, tools, channels: None, custom, calls_alone, parts: Vec::new() }
+        Self::of(reasoning, tools, custom, calls_alone)
+    }
+
+    fn of(
+        reasoning: Option<ReasoningParser>,
+        tools: Option<ToolParser>,
+        custom: CustomCalls,
+        calls_alone: bool,
+    ) -> Self {
+        Self {
+            reasoning,
+            tools,
+            channels: None,
+            custom,
+            calls_alone,
+            parts: Vec::new(),
+            n_reasoning: 0,
+            n_undecided: 0,
+        }
+    }
+
+    /// Takes the text of the next token, as [`Self::push`] does, and counts it if it is reasoning.
+    pub fn push_token(&mut self, text: &str, out: &mut Vec<ChatDelta>) {
+        let start = out.len();
+        self.n_undecided += 1;
+        self.push(text, out);
+        self.count_reasoning(&out[start..]);
+    }
+
+    /// How many of the tokens were reasoning, its marks left out.
+    pub fn reasoning_tokens(&self) -> usize {
+        self.n_reasoning
+    }
+
+    fn count_reasoning(&mut self, new: &[ChatDelta]) {
+        if new.iter().any(|delta| matches!(delta, ChatDelta::Reasoning(_))) {
+            self.n_reasoning += self.n_undecided;
+        }
+        if !new.is_empty() {
+            self.n_undecided = 0;
+        }
     }
 
     /// Takes the next piece of the text and appends what it makes certain to `out`.
@@ -148,6 +190,7 @@ impl ChatParser {
         }
         self.custom.read(start, out);
         self.custom.finish(out);
+        self.count_reasoning(&out[start..]);
         self.leave_calls(start, out);
     }
 

@@ -163,11 +163,13 @@ pub(crate) async fn create(
     }
     let done = generation.collect().await?;
     let tokenizer = model.tokenizer();
-    let choices = done.answers.into_iter().enumerate();
-    let choices = choices.map(|(index, answer)| {
-        choice(index, answer, ChatParser::new(parser.clone()), shown, tokenizer)
-    });
-    let (choices, usage) = (choices.collect(), Some(Some(done.usage.into())));
+    let (mut choices, mut usage) = (Vec::with_capacity(n), done.usage);
+    for (index, answer) in done.answers.into_iter().enumerate() {
+        let mut parser = ChatParser::new(parser.clone());
+        choices.push(choice(index, answer, &mut parser, shown, tokenizer));
+        usage.reasoning_tokens += parser.reasoning_tokens();
+    }
+    let usage = Some(Some(usage.into()));
     let of_prompt = shown.prompt_logprobs.zip(done.prompts.first());
     let prompt_logprobs = of_prompt.map(|(k, own)| logprobs::of_prompt(tokenizer, own, k));
     let body = Body { head: &head, choices, usage, prompt_logprobs };
@@ -381,14 +383,18 @@ fn form(
 fn choice(
     index: usize,
     answer: generation::Answer,
-    mut parser: ChatParser,
+    parser: &mut ChatParser,
     shown: Shown,
     tokenizer: &Tokenizer,
 ) -> Choice {
-    let mut deltas = Vec::new();
-    parser.push(&answer.text, &mut deltas);
+    let (mut deltas, mut start) = (Vec::new(), 0);
+    for &end in &answer.ends {
+        parser.push_token(&answer.text[start..end], &mut deltas);
+        start = end;
+    }
+    parser.push(&answer.text[start..], &mut deltas);
     parser.finish(&mut deltas);
-    let finish_reason = finish(answer.reason, &parser, shown);
+    let finish_reason = finish(answer.reason, parser, shown);
     let ended = Ended { finish_reason, stop_reason: answer.stop, tokens: &answer.tokens };
     Choice::new(index, deltas.into_iter().collect(), ended, shown, tokenizer)
 }

@@ -160,6 +160,12 @@ impl ChatChunks {
         Self { model, head, shown, answers, keeper, complete: Vec::new() }
     }
 
+    /// The tokens so far, with those that were reasoning.
+    fn usage(&self, usage: Usage) -> Usage {
+        let reasoning = self.answers.iter().map(|answer| answer.parser.reasoning_tokens());
+        Usage { reasoning_tokens: reasoning.sum(), ..usage }
+    }
+
     /// Emits parts of the message, the first with the tokens held so far.
     fn deltas(
         &mut self,
@@ -194,7 +200,7 @@ impl ChatChunks {
         let (finish_reason, stop_reason) = finish.unzip();
         let stop_reason = stop_reason.flatten();
         let choice = Choice { index, delta, logprobs, finish_reason, stop_reason, tokens };
-        out.push_back(self.head.chunk(choice, usage));
+        out.push_back(self.head.chunk(choice, self.usage(usage)));
     }
 }
 
@@ -226,7 +232,7 @@ impl Chunks for ChatChunks {
                 }
                 answer.held.push(token);
                 let mut deltas = Vec::new();
-                answer.parser.push(&text, &mut deltas);
+                answer.parser.push_token(&text, &mut deltas);
                 self.deltas(index, deltas, usage, out);
                 Ok(())
             }
@@ -251,6 +257,7 @@ impl Chunks for ChatChunks {
     }
 
     fn end(&mut self, usage: Usage, out: &mut VecDeque<Event>) {
+        let usage = self.usage(usage);
         if let Some(keeper) = self.keeper.take() {
             let head = Head { object: "chat.completion", ..self.head.head.clone() };
             let mut choices = std::mem::take(&mut self.complete);

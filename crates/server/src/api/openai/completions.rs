@@ -408,6 +408,7 @@ mod tests {
     fn the_best_answers_have_the_most_likely_tokens() {
         let answer = |text: &str, logprobs: &[f32]| Answer {
             text: text.to_owned(),
+            ends: Vec::new(),
             tokens: logprobs
                 .iter()
                 .map(|&logprob| TokenLogprob { id: 0, logprob: Some(logprob), top: Vec::new() })

@@ -104,13 +104,16 @@ struct CompletionDetails {
 
 impl From<Usage> for UsageBody {
     fn from(usage: Usage) -> Self {
-        let Usage { prompt_tokens, cached_tokens, completion_tokens } = usage;
+        let Usage { prompt_tokens, cached_tokens, completion_tokens, reasoning_tokens } = usage;
         Self {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
             prompt_tokens_details: PromptDetails { cached_tokens, audio_tokens: 0 },
-            completion_tokens_details: CompletionDetails::default(),
+            completion_tokens_details: CompletionDetails {
+                reasoning_tokens,
+                ..CompletionDetails::default()
+            },
         }
     }
 }

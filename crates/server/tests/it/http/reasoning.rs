@@ -33,8 +33,16 @@ fn a_form_begins_behind_the_reasoning() {
         check(message["content"].as_str().expect("content"));
         assert_eq!(reasoning(message).is_empty(), budget == 0, "{message}");
         assert_eq!(answer["choices"][0]["finish_reason"], "stop");
+        let counted = |usage: &Value| {
+            usage["completion_tokens_details"]["reasoning_tokens"].as_u64().expect("a count")
+        };
+        let n_reasoning = counted(&answer["usage"]);
+        assert!(n_reasoning <= budget && (n_reasoning == 0) == (budget == 0), "{answer}");
         let mut streamed = ask(&more);
         streamed["stream"] = json!(true);
+        streamed["stream_options"] = json!({"include_usage": true});
+        let usage = server.chunks(CHAT, &streamed).last().expect("chunks")["usage"].clone();
+        assert_eq!(counted(&usage), n_reasoning, "{usage}");
         let (mut text, mut thought) = (String::new(), String::new());
         for chunk in server.chunks(CHAT, &streamed) {
             let delta = &chunk["choices"][0]["delta"];
