@@ -51,6 +51,7 @@ pub use chat::messages::TemplateTraits;
 pub use chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 pub use chat::reasoning::ReasoningFormat;
 pub use chat::tools::ToolFormat;
+pub use chat::turns::TurnTraits;
 pub use chat::{conversation, tools};
 pub use config::{ConnectionLimits, Limits, ServerConfig, TlsFiles};
 pub use error::{ApiError, Error, LoadError};

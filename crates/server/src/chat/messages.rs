@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 use std::time::SystemTime;
 
 use crate::chat::tools::INPUT;
+use crate::chat::turns::TurnTraits;
 use crate::fields::{Fields, InvalidRequest};
 
 /// What a chat template can read.
@@ -24,6 +25,8 @@ pub struct TemplateTraits {
     pub object_arguments: bool,
     /// The role `developer`.
     pub developer_role: bool,
+    /// The order of messages.
+    pub turns: TurnTraits,
     /// The variable that holds the tools.
     pub tools_variable: Option<&'static str>,
     /// The variable, true or false, that turns reasoning on and off.
@@ -90,12 +93,16 @@ impl TemplateTraits {
         let null_content =
             called(Value::Null, arguments).is_some_and(|text| !text.contains("None"));
         let user = if string_content { json!("x") } else { json!([{"type": "text", "text": "x"}]) };
+        let text = |text: &str| {
+            if string_content { json!(text) } else { json!([{"type": "text", "text": text}]) }
+        };
         Self {
             string_content,
             parts_content,
             null_content,
             object_arguments,
             developer_role,
+            turns: TurnTraits::of(template, developer_role, text),
             tools_variable: variable(
                 template,
                 &user,
@@ -121,7 +128,10 @@ impl TemplateTraits {
             return Err(InvalidRequest::value("messages", "at least one message", found));
         }
         let messages = messages.into_iter().enumerate();
-        messages.map(|(idx, message)| self.message(message, &format!("messages[{idx}]"))).collect()
+        let messages = messages
+            .map(|(idx, message)| self.message(message, &format!("messages[{idx}]")))
+            .collect::<Result<_, _>>()?;
+        Ok(self.turns.arrange(messages))
     }
 
     /// Shows the model tools in the form of a chat request. A template that reads them
@@ -138,7 +148,10 @@ impl TemplateTraits {
             Some(name) => {
                 extra.entry(name).or_insert_with(|| Value::from(tools));
             }
-            None => add_to_system(messages, tools),
+            None => {
+                add_to_system(messages, tools);
+                *messages = self.turns.arrange(std::mem::take(messages));
+            }
         }
         None
     }
@@ -336,6 +349,12 @@ mod tests {
         null_content: false,
         object_arguments: true,
         developer_role: false,
+        turns: TurnTraits {
+            system: true,
+            several_system: true,
+            late_system: true,
+            user_runs: true,
+        },
         tools_variable: None,
         thinking_variable: None,
     };

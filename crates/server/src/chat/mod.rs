@@ -6,3 +6,4 @@ pub(crate) mod messages;
 pub(crate) mod parser;
 pub(crate) mod reasoning;
 pub mod tools;
+pub(crate) mod turns;
