@@ -240,7 +240,7 @@ impl Parsed {
             }
             Progress::Finished { reason, tail, stop, .. } => {
                 self.parser.push(&tail, &mut deltas);
-                self.parser.finish(&mut deltas);
+                chat::end(&mut self.parser, reason, &mut deltas);
                 (deltas, Some(end(reason, stop)))
             }
         }

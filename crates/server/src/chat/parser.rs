@@ -6,6 +6,7 @@
 use realizar_runtime::tokenizer::Tokenizer;
 
 use crate::chat::reasoning::{Part, ReasoningFormat, ReasoningParser};
+use crate::chat::tools::closing::Closing;
 use crate::chat::tools::custom::CustomCalls;
 use crate::chat::tools::harmony::{self, HarmonyParser};
 use crate::chat::tools::parser::ToolParser;
@@ -82,6 +83,7 @@ pub struct ChatParser {
     tools: Option<ToolParser>,
     /// In the place of both, where an answer comes as messages in channels.
     channels: Option<HarmonyParser>,
+    closing: Closing,
     custom: CustomCalls,
     calls_alone: bool,
     parts: Vec<Part>,
@@ -132,6 +134,7 @@ impl ChatParser {
             reasoning,
             tools,
             channels: None,
+            closing: Closing::default(),
             custom,
             calls_alone,
             parts: Vec::new(),
@@ -171,12 +174,22 @@ impl ChatParser {
             (None, None) => self.parts.push(Part::Answer(text.to_owned())),
         }
         self.take_parts(out);
+        self.closing.read(start, out);
         self.custom.read(start, out);
         self.leave_calls(start, out);
     }
 
-    /// Ends the answer: what was held back is content.
+    /// Ends the answer: what was held back is content, and arguments that are not complete are closed.
     pub fn finish(&mut self, out: &mut Vec<ChatDelta>) {
+        self.end(false, out);
+    }
+
+    /// Ends an answer that was cut at a limit: arguments that are not complete stay open.
+    pub fn finish_cut(&mut self, out: &mut Vec<ChatDelta>) {
+        self.end(true, out);
+    }
+
+    fn end(&mut self, is_cut: bool, out: &mut Vec<ChatDelta>) {
         let start = out.len();
         if let Some(channels) = &mut self.channels {
             channels.finish(out);
@@ -187,6 +200,12 @@ impl ChatParser {
         self.take_parts(out);
         if let Some(tools) = &mut self.tools {
             tools.finish(out);
+        }
+        self.closing.read(start, out);
+        if is_cut {
+            self.closing.cut(out);
+        } else {
+            self.closing.close(out);
         }
         self.custom.read(start, out);
         self.custom.finish(out);

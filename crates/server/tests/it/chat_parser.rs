@@ -115,7 +115,7 @@ fn hermes() {
     check("<tool_call>{\"name\": \"f\", \"arguments\": {}}", "T f {}");
     check("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_c", "T f {}");
     check("<tool_call>{\"name\": \"f\", \"arguments\": {}\n</tool_call>", "T f {}");
-    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1</tool_call>", "T f {\"a\": 1");
+    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1</tool_call>", "T f {\"a\": 1}");
     check("<tool_call>{\"name\": \"f\", \"arguments\": {}}}</tool_call>", "T f {}|C }</tool_call>");
     check(
         "<tool_call>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\"}]</tool_call>",
@@ -126,7 +126,7 @@ fn hermes() {
         "T f {}|T g {}",
     );
     // The answer was cut off.
-    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "T f {\"a\": \"b");
+    check("<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"b", "T f {\"a\": \"b\"}");
     check("<tool_call>{\"name\": \"f\", \"argu", "C <tool_call>{\"name\": \"f\", \"argu");
     // What is not a call is content, to the letter.
     check("a\n<tool_call>\nhello\n</tool_call>\n", "C a\n<tool_call>\nhello\n</tool_call>\n");
@@ -191,7 +191,7 @@ fn mistral() {
     );
     check("[TOOL_CALLS]f[CALL_ID]abc123def[ARGS]{\"a\": 1}", "T f {\"a\": 1}");
     check("[TOOL_CALLS]f{\"a\": 1}", "T f {\"a\": 1}");
-    check("[TOOL_CALLS]f[ARGS]{\"a\": 1", "T f {\"a\": 1");
+    check("[TOOL_CALLS]f[ARGS]{\"a\": 1", "T f {\"a\": 1}");
     for text in [
         "[TOOL_CALLS]f",
         "[TOOL_CALLS]f[ARG",
@@ -278,7 +278,7 @@ fn calls_in_elements() {
     qwen("<tool_call><function=f><parameter=a>1</parameter></tool_call>", "T f {\"a\": 1}");
     qwen(&format!("{call}{}", bare.trim_start()), "T f {\"a\": 1}|T f {\"a\": 1}");
     // The answer was cut off, or is not a call.
-    qwen("<tool_call><function=f><parameter=text>ab", "T f {\"text\": \"ab");
+    qwen("<tool_call><function=f><parameter=text>ab", "T f {\"text\": \"ab\"}");
     qwen("<tool_call>\n<function=", "C <tool_call>\n<function=");
     qwen("a <function=unknown> <tool_call>", "C a <function=unknown> <tool_call>");
     qwen("<tool_call>{\"n\": \"f\"}</tool_call>", "C <tool_call>{\"n\": \"f\"}</tool_call>");
@@ -349,7 +349,7 @@ fn calls_of_gemma() {
         "Ok <|tool_call>call:f{}<tool_call|><|tool_call>call:f{}<tool_call|>",
         "C Ok|T f {}|T f {}",
     );
-    check("<|tool_call>call:f{a:<|\"|>b", "T f {\"a\": \"b");
+    check("<|tool_call>call:f{a:<|\"|>b", "T f {\"a\": \"b\"}");
     check("<|tool_call>f{}<tool_call|>", "C <|tool_call>f{}<tool_call|>");
     let think = ChatParserOptions {
         reasoning: Some(ReasoningFormat::Gemma4),
@@ -379,7 +379,7 @@ fn messages_in_channels() {
     check(&options, &format!("{early}{{}}<|call|>{call}{{}}<|call|>"), "T f {}|T f {}");
     check(&options, " to=functions.f<|channel|>commentary<|message|><|call|>", "T f {}");
     let preamble = "<|channel|>commentary<|message|>I look.<|end|>";
-    check(&options, &format!("{preamble}{call}{{\"a"), "C I look.|T f {\"a");
+    check(&options, &format!("{preamble}{call}{{\"a"), "C I look.|T f {}");
     // The end of a message may be forgotten, and an answer may have none at all.
     check(&options, &format!("<|channel|>analysis<|message|>Hm.{answer}"), "R Hm.|C Yes.");
     check(&options, "{\"a\": \"<|b\"}", "C {\"a\": \"<|b\"}");

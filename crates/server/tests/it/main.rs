@@ -4,6 +4,7 @@ mod auto_calls;
 mod budgets;
 mod chat_parser;
 mod control_tokens;
+mod cut_calls;
 mod forced_calls;
 mod http;
 mod published_templates;

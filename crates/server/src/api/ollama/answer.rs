@@ -4,6 +4,7 @@ use super::{nanos, now};
 use crate::answer::generation::{Finish, Progress, TokenLogprob, Usage};
 use crate::answer::ndjson;
 use crate::answer::stream::Chunks;
+use crate::api::openai::chat;
 use crate::api::openai::logprobs::{self, Names};
 use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::error::ApiError;
@@ -86,7 +87,7 @@ impl Telling {
                 self.ended = reason;
                 self.push(&tail, &mut deltas);
                 if let Some(parser) = &mut self.parser {
-                    parser.finish(&mut deltas);
+                    chat::end(parser, reason, &mut deltas);
                 }
             }
         }

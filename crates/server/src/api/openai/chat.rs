@@ -14,7 +14,7 @@ use crate::answer::generation::{self, Finish, Job, TokenLogprob};
 use crate::answer::prompt::{self, Length};
 use crate::answer::sse;
 use crate::chat::conversation::{Answer, AnswerPart};
-use crate::chat::parser::{ChatParser, ChatParserOptions};
+use crate::chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 use crate::chat::tools::{CallKind, ToolChoice, ToolFormat, ToolRequest, call_grammar};
 use crate::config::Limits;
 use crate::error::ApiError;
@@ -393,7 +393,7 @@ fn choice(
         start = end;
     }
     parser.push(&answer.text[start..], &mut deltas);
-    parser.finish(&mut deltas);
+    end(parser, answer.reason, &mut deltas);
     let finish_reason = finish(answer.reason, parser, shown);
     let ended = Ended { finish_reason, stop_reason: answer.stop, tokens: &answer.tokens };
     Choice::new(index, deltas.into_iter().collect(), ended, shown, tokenizer)
@@ -457,6 +457,14 @@ impl Choice {
             stop_reason,
             tokens: shown.ids.then(|| tokens.iter().map(|token| token.id).collect()),
         }
+    }
+}
+
+/// Ends an answer.
+pub(crate) fn end(parser: &mut ChatParser, reason: Finish, deltas: &mut Vec<ChatDelta>) {
+    match reason {
+        Finish::Length => parser.finish_cut(deltas),
+        Finish::Stop | Finish::ToolCalls | Finish::FunctionCall => parser.finish(deltas),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The chunks of a stream of chat completions: the role first, then deltas, then why it ended.
 
-use super::chat::{self, Ended, Shown, finish};
+use super::chat::{self, Ended, Shown, end, finish};
 use super::logprobs::{self, ChatLogprobs, Names};
 use super::stored::Keeper;
 use super::types::{Body, Head, StreamHead};
@@ -240,7 +240,7 @@ impl Chunks for ChatChunks {
                 let parser = &mut self.answers[index].parser;
                 let mut deltas = Vec::new();
                 parser.push(&tail, &mut deltas);
-                parser.finish(&mut deltas);
+                end(parser, reason, &mut deltas);
                 let reason = finish(reason, parser, self.shown);
                 self.deltas(index, deltas, usage, out);
                 if let Some(KeptAnswer { answer, tokens }) = self.answers[index].kept.take() {

@@ -260,9 +260,13 @@ impl Steps for ElementReader {
         }
     }
 
-    fn end(&mut self, out: &mut dyn FnMut(Piece<'_>)) {
-        if self.place.certain && matches!(self.state, State::Between) {
-            out(Piece::Arguments(self.members.end()));
+    fn end(&mut self, rest: &str, out: &mut dyn FnMut(Piece<'_>)) {
+        if let State::Value { .. } = self.state {
+            let raw = &rest[..rest.len() - partial_len(rest, self.marks.value_end)];
+            let raw = without_last_line_end(raw);
+            if serde_json::from_str::<Value>(raw).is_ok() {
+                out(Piece::Arguments(raw.trim()));
+            }
         }
     }
 }

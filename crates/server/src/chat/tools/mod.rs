@@ -5,11 +5,12 @@
 //! Both are written by `writer`, with `values` and `parameters`, which reads schemas, from the `layout` of the format. `format`
 //! lists the ways in which models write calls, and `parser` finds them in an answer. What a call
 //! itself looks like is known to its reader: `call`, `elements`, `python`, `gemma`. `harmony` reads
-//! answers that come as messages in channels. `custom` makes the input of custom tools of their arguments.
+//! answers that come as messages in channels. `closing` closes arguments that end early, and `custom` makes the input of custom tools of theirs.
 
 mod arguments;
 mod auto;
 mod call;
+pub(crate) mod closing;
 pub(crate) mod custom;
 mod elements;
 mod forced;

@@ -108,11 +108,14 @@ impl ToolParser {
     }
 
     pub(crate) fn finish(&mut self, out: &mut Vec<ChatDelta>) {
+        let mut rest = String::new();
         while !self.buf.is_empty() {
             match &self.state {
                 State::Start | State::Text => self.take_content(self.buf.len(), out),
                 State::Open { .. } => self.give_up(out),
-                State::Call { reader, .. } if reader.is_certain() => self.buf.clear(),
+                State::Call { reader, .. } if reader.is_certain() => {
+                    rest = std::mem::take(&mut self.buf);
+                }
                 State::Call { .. } => self.give_up(out),
                 State::Between(frame) => {
                     let close = self.syntax.close.filter(|_| frame.marked);
@@ -129,7 +132,7 @@ impl ToolParser {
             && !self.muted
             && let Some(index) = self.n_calls.checked_sub(1)
         {
-            reader.finish(&mut |piece| {
+            reader.finish(&rest, &mut |piece| {
                 if let Piece::Arguments(text) = piece {
                     out.push(ChatDelta::ToolCallArguments { index, text: text.to_owned() });
                 }

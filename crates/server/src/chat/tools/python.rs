@@ -130,4 +130,10 @@ impl Steps for PythonReader {
         }
         None
     }
+
+    fn end(&mut self, rest: &str, out: &mut dyn FnMut(Piece<'_>)) {
+        if let (State::Value(_), Some(value)) = (&self.state, python_value(rest.trim())) {
+            out(Piece::Arguments(&value.to_string()));
+        }
+    }
 }

@@ -56,8 +56,8 @@ pub(super) trait Reader: Debug + Send + Sync {
     /// The caller drops what has been read, which it may once the call is certain.
     fn forget_read(&mut self);
 
-    /// No more text comes. A call whose arguments are complete except for their end is emitted whole.
-    fn finish(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
+    /// No more text comes than `rest`, which was not read. A value that is whole without what would follow it is emitted.
+    fn finish(&mut self, _rest: &str, _out: &mut dyn FnMut(Piece<'_>)) {}
 }
 
 /// Where a reader is, and whether what it reads is certainly a call.
@@ -85,7 +85,7 @@ pub(super) trait Steps: Debug + Send + Sync {
     ) -> Option<Progress>;
 
     /// As [`Reader::finish`].
-    fn end(&mut self, _out: &mut dyn FnMut(Piece<'_>)) {}
+    fn end(&mut self, _rest: &str, _out: &mut dyn FnMut(Piece<'_>)) {}
 }
 
 impl<T: Steps> Reader for T {
@@ -110,8 +110,8 @@ impl<T: Steps> Reader for T {
         self.place_mut().at = 0;
     }
 
-    fn finish(&mut self, out: &mut dyn FnMut(Piece<'_>)) {
-        self.end(out);
+    fn finish(&mut self, rest: &str, out: &mut dyn FnMut(Piece<'_>)) {
+        self.end(rest, out);
     }
 }
 
