@@ -158,6 +158,17 @@ impl TestServer {
         Self::of(models_of(served), change)
     }
 
+    /// A server with a model of `fixtures/scripted`, under its name.
+    pub(crate) fn scripted(name: &str) -> Self {
+        let file = format!("../../fixtures/scripted/{name}.gguf");
+        let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
+        let options = LoadOptions { max_seqs: 2, prefix_cache: true, ..LoadOptions::default() };
+        let options = LoadOptions { max_seq_len: Some(CONTEXT as usize), ..options };
+        let model = Model::load(&path, &cpu(), &options).expect("the model loads");
+        let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
+        Self::of(models_of(named(name, engine)), |_| {})
+    }
+
     /// A server of these models.
     pub(crate) fn of(models: Models, change: impl FnOnce(&mut ServerConfig)) -> Self {
         let grace = Duration::ZERO;
@@ -324,6 +335,14 @@ impl TestServer {
         assert_eq!(answer.header("content-type"), Some("text/event-stream"));
         let lines = answer.body.lines().filter(|line| !line.is_empty() && !line.starts_with(':'));
         lines.map(|line| line.strip_prefix("data: ").expect("data").to_owned()).collect()
+    }
+
+    /// Streams an answer of named events to its end: the data of each.
+    pub(crate) fn events(&self, path: &str, body: &Value) -> Vec<Value> {
+        let answer = self.post(path, body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
     }
 
     /// As [`Self::stream`], the chunks before `[DONE]`, which must be there.

@@ -1,5 +1,6 @@
 //! The server over HTTP, on a tiny model: what clients see of it.
 
+mod agents;
 mod bodies;
 mod chat;
 mod common;
