@@ -6,11 +6,15 @@ use crate::Error;
 use crate::architectures::config::{Config, MAX_POSITIONS};
 use crate::architectures::rope::{Rope, RopeStretch};
 
+/// A default context is at most this long, whatever a file states: block tables are sized by the context. The longest
+/// one of a published model is 10,485,760 (Llama 4 Scout).
+const MAX_DEFAULT_CONTEXT: usize = 1 << 24;
+
 /// The context of a model for which none is requested, where there is memory for it: the one that it was made for. With
 /// LongRoPE and dynamic NTK the one before it was stretched, as a longer one changes the angles of every position.
 pub fn default_context(config: &Config) -> usize {
     let unscaled = config.ropes.first().and_then(Rope::unscaled_context);
-    config.max_seq_len.min(unscaled.unwrap_or(usize::MAX))
+    config.max_seq_len.min(unscaled.unwrap_or(usize::MAX)).min(MAX_DEFAULT_CONTEXT)
 }
 
 /// Stretches a model's rotary embedding and its context.
