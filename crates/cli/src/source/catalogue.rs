@@ -338,6 +338,11 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family { name: "qwen3.8", licence: APACHE, sizes: &[size("27b", "unsloth/Qwen3.8-27B-GGUF")] },
     Family { name: "qwq", licence: APACHE, sizes: &[size("32b", "bartowski/Qwen_QwQ-32B-GGUF")] },
     Family {
+        name: "seed-oss",
+        licence: APACHE,
+        sizes: &[size("36b", "unsloth/Seed-OSS-36B-Instruct-GGUF")],
+    },
+    Family {
         name: "smollm2",
         licence: APACHE,
         sizes: &[
@@ -345,11 +350,6 @@ pub(crate) const FAMILIES: &[Family] = &[
             size("360m", "bartowski/SmolLM2-360M-Instruct-GGUF"),
             size("1.7b", "bartowski/SmolLM2-1.7B-Instruct-GGUF"),
         ],
-    },
-    Family {
-        name: "seed-oss",
-        licence: APACHE,
-        sizes: &[size("36b", "unsloth/Seed-OSS-36B-Instruct-GGUF")],
     },
     Family { name: "smollm3", licence: APACHE, sizes: &[size("3b", "ggml-org/SmolLM3-3B-GGUF")] },
 ];

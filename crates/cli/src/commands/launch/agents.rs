@@ -127,6 +127,8 @@ fn claude(setup: &Setup) -> Result<Vec<Variable>> {
         ("ANTHROPIC_DEFAULT_SONNET_MODEL", name.clone()),
         ("ANTHROPIC_DEFAULT_HAIKU_MODEL", name.clone()),
         ("CLAUDE_CODE_SUBAGENT_MODEL", name),
+        // It takes an unknown model to have a million.
+        ("CLAUDE_CODE_MAX_CONTEXT_TOKENS", model.context.map(|n| n.to_string())),
         ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", Some("1".to_owned())),
     ])
 }

@@ -12,7 +12,7 @@ use std::process::{ExitCode, ExitStatus};
 use anyhow::{Context, Result, anyhow};
 
 use crate::interrupt;
-use crate::options::GlobalArgs;
+use crate::options::{GlobalArgs, port};
 use crate::program::Program;
 use crate::source::cache::create_dir;
 use crate::ui;
@@ -30,7 +30,7 @@ pub(crate) struct Args {
     /// server's first]
     model: Option<String>,
     /// Port of the server [default: a server at 8080, or a free port for a new one]
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = port)]
     port: Option<u16>,
     /// Key of the server
     #[arg(long, value_name = "KEY", env = "REALIZAR_API_KEY", hide_env_values = true)]
