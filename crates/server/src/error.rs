@@ -249,8 +249,7 @@ impl ApiError {
     /// A parameter is known and cannot be honoured with the value that was found; others are
     /// accepted.
     pub(crate) fn unsupported(param: impl Into<String>, found: &Value, accepted: &str) -> Self {
-        let param = param.into();
-        let found = fields::show(found);
+        let (param, found) = (param.into(), fields::show(found));
         let message = format!("`{param}`: {found} is not supported; accepted: {accepted}");
         Self::of_param(Kind::Unsupported, param, message)
     }
