@@ -60,6 +60,7 @@ pub(super) fn translated(mut gguf: Gguf) -> Gguf {
             set_if_missing(&mut gguf, &to, value);
         }
     }
+    let has_output_norm = gguf.tensor_info("output_norm.weight").is_some();
     for (_, from, to) in TENSORS.iter().filter(|(of, ..)| *of == arch) {
         rename_tensors(&mut gguf, from, to);
     }
@@ -68,7 +69,7 @@ pub(super) fn translated(mut gguf: Gguf) -> Gguf {
         "gemma3" => gemma3(&mut gguf),
         "gemma4" => gemma4(&mut gguf),
         "gpt-oss" if own == "gptoss" => gptoss(&mut gguf),
-        "lfm2" => lfm2(&mut gguf),
+        "lfm2" if has_output_norm => lfm2(&mut gguf),
         "mistral3" => mistral3(&mut gguf),
         "qwen3vl" | "qwen3vlmoe" => {
             let sections = Array::from(&[24, 20, 20, 0_i32][..]);
