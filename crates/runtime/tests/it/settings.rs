@@ -386,7 +386,7 @@ fn the_text_model_of_a_multimodal_directory_is_run() {
             let error = logits(write(config, part).path()).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}, not {expected}");
         };
-        check(whole.clone(), "audio_tower.x", "tensor `audio_tower.x` (1 in all) is not part of");
+        check(whole.clone(), "speech_tower.x", "tensor `speech_tower.x` (1 in all) is not part of");
         let mut scaled = whole.clone();
         scaled["text_config"]["residual_multiplier"] = json!(0.5);
         check(scaled, part, "config.json: text_config.residual_multiplier: expected 1, as");
