@@ -2,8 +2,8 @@
 //! runs, hints, and options of a device that is chosen when the server starts. [`ROWS`] lists all of
 //! them with a reason.
 //!
-//! Readers of requests ask [`is_ignored`] before they refuse a value. What a request contains is found
-//! by [`found`] and logged once per connection by [`Logged`]. `docs/ignored.md` is [`document`]. A
+//! Readers of requests ask `is_ignored` before they refuse a value. What a request contains is found
+//! by `found` and logged once per connection by `Logged`. `docs/ignored.md` is [`document`]. A
 //! value that is neither honoured nor listed here is an error of the request.
 
 mod logged;
