@@ -314,7 +314,7 @@ pub(crate) fn memory_size(text: &str) -> Result<usize, String> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct List<T>(pub(crate) Vec<T>);
 
-/// A whole number of which there may be several.
+/// A whole number in a list.
 pub(crate) trait Whole: FromStr {
     /// The least one.
     const LEAST: u8 = 0;

@@ -62,7 +62,7 @@ pub(super) fn rows(path: &Path, sources: &Sources) -> Result<Vec<(&'static str, 
     Ok(card(&report, pulled.and_then(|entry| entry.manifest.licence)))
 }
 
-/// What the card says.
+/// The contents of the card.
 fn card(report: &Report, licence: Option<String>) -> Vec<(&'static str, String)> {
     let get = |key: &str| report.metadata.iter().find(|(name, _)| name == key).map(|(_, v)| v);
     let text = |value: &Value| match value {

@@ -105,7 +105,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("zamba", MAMBA2),
 ];
 
-/// What the family that `text` names needs, if it is known and not supported.
+/// The missing feature of the family that `text` names, if it is known and not supported.
 pub(super) fn find(text: &str) -> Option<&'static str> {
     let lower = text.to_ascii_lowercase();
     let is_of = |name: &str| {

@@ -48,7 +48,7 @@ pub(crate) fn find(text: &str) -> Option<&'static OwnName> {
 /// Reads the section; `folder` is that of the file, which relative paths are in.
 ///
 /// # Errors
-/// What is wrong with an entry.
+/// A description of the invalid entry.
 pub(crate) fn parse(section: &Table, folder: &Path) -> Result<Vec<OwnName>, String> {
     section.iter().map(|(name, value)| parse_one(name, value, folder)).collect()
 }

@@ -12,7 +12,7 @@ fn alphabet() -> String {
     path.display().to_string()
 }
 
-/// What a conversation of these lines writes: answers, and notes.
+/// The output of a conversation of these lines: answers, and notes.
 fn chat(args: &[&str], lines: &str) -> (String, String) {
     let model = alphabet();
     let output = run(&[&["chat", &model, "-c", "64", "--no-config"], args].concat(), lines);

@@ -64,7 +64,7 @@ impl Home {
         env.lines().find_map(|line| line.strip_prefix(&start)).map(str::to_owned)
     }
 
-    /// What the agent has seen of the server: its port and the name of its model.
+    /// The server's port and the name of its model, as the agent saw them.
     fn server(&self) -> (u16, Value) {
         let answer = self.record("models");
         let body = answer.split_once("\r\n\r\n").expect("a body").1;

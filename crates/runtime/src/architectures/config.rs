@@ -507,7 +507,7 @@ pub(crate) fn hf_n_layers(s: &HfSettings, key: &str) -> Result<usize, Error> {
     }
 }
 
-/// What `layer_types` of config.json says of each of `n_layers` layers, if it is present, in terms of the `known` types.
+/// The entries of `layer_types` of config.json for `n_layers` layers, if it is present, mapped by `known`.
 ///
 /// # Errors
 /// If it does not fit the layers, or names another type.

@@ -77,7 +77,7 @@ impl Checkpoint {
         Self::Gguf(ollama::translated(gguf))
     }
 
-    /// What is not part of the text model and not run, by the first words of the names of tensors:
+    /// The parts beside the text model, which are not run, by the first words of the names of tensors:
     /// `vision_tower (27 tensors)`.
     pub fn left_out(&self) -> Option<String> {
         match self {

@@ -61,7 +61,7 @@ const WRAPPERS: [(&str, &[&str]); 2] = [
 /// Keys under which wrappers that are not in the table keep the settings of a text model.
 const TEXT_KEYS: [&str; 4] = ["text_config", "llm_config", "language_config", "thinker_config"];
 
-/// What stands before the names of the text model in place of `model.`, and before its other names.
+/// Prefixes of the text model's names in place of `model.`, and of its other names.
 const PREFIXES: [(&str, &str); 3] = [
     ("model.language_model.", ""),
     ("language_model.model.", "language_model."),
@@ -175,7 +175,7 @@ fn first_word<'a>(name: &'a str, words: &[&str]) -> Option<&'a str> {
     words.contains(&first).then_some(first)
 }
 
-/// What is left out of a file with these tensors, by name: `vision_tower (27 tensors)`. The layers that draft
+/// The parts of a file that are left out, by name: `vision_tower (27 tensors)`. The layers that draft
 /// tokens are no such part.
 pub(super) fn left_out<'a>(parts: impl Iterator<Item = &'a str>) -> Option<String> {
     let mut counts = BTreeMap::<&str, usize>::new();

@@ -132,7 +132,7 @@ fn set_pre(gguf: &mut Gguf, name: &str) {
     }
 }
 
-/// What all published Gemma 3 have and these files don't say; those for long contexts stretch the angles of
+/// Settings that all published Gemma 3 share and these files omit; those for long contexts stretch the angles of
 /// layers that see everything.
 fn gemma3(gguf: &mut Gguf) {
     let has = |key: &str| gguf.metadata().get(key).is_some();

@@ -181,7 +181,7 @@ impl Model {
 fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> Result<(), Error> {
     let mut at = 0;
     let RowLimits { tokens: most, outputs } = runner.limits();
-    // Beside logits, of which a step gives fewer rows.
+    // Beside logits: a step gives fewer rows of these.
     let is_beside_text = runner.output() == ModelOutput::Logits;
     let most = if pooler.pooling() == Pooling::Mean { most.min(outputs) } else { most };
     for tokens in ids.chunks(most) {

@@ -23,7 +23,7 @@ pub fn body(graph: &Graph) -> Option<Part> {
     Some(part.finish(at))
 }
 
-/// What the head of `graph` reads: the hidden states that its [`body`] ends in.
+/// The input of the head of `graph`: the hidden states that its [`body`] ends in.
 ///
 /// `None` if the graph does not end in a head.
 ///

@@ -1,4 +1,4 @@
-//! What a model's files say of it, read without loading its weights.
+//! A model's properties, read from its files without loading its weights.
 
 use crate::Error;
 use crate::architectures::ModelOutput;

@@ -18,18 +18,18 @@ pub const POOL_SEQ_LEN: usize = 8192;
 /// A default context is never made shorter than this: what does not fit is an error that says so.
 const MIN_CONTEXT: usize = 2048;
 
-/// The parts of what is free beside weights and workspace of which a default cache takes one: a GPU's cache is
+/// A default cache takes one of this many equal parts of the memory that weights and workspace leave: a GPU's cache is
 /// allocated at load, and another model must find room.
 const DEFAULT_SHARE: usize = 2;
 
-/// What the key-value cache of a model has room for.
+/// The capacity of a model's key-value cache.
 #[derive(Debug)]
 pub(super) struct KvRoom {
     /// The maximum number of tokens of a sequence.
     pub(super) max_seq_len: usize,
     /// The maximum number of pages of a group, if not all that the sequences can use fit.
     pub(super) most_pages: Option<usize>,
-    /// What the free memory made smaller, and how to change that.
+    /// Warnings of what the free memory made smaller, and how to change that.
     pub(super) notes: Vec<String>,
 }
 
@@ -115,7 +115,7 @@ impl Fit<'_> {
         Ok(self.needed(part, sizes)?.iter().all(is_in))
     }
 
-    /// The maximum number from `fewest`, which fits, to `most` of which `fits` says so.
+    /// The largest number from `fewest`, which fits, to `most` that fits.
     fn most(
         fewest: usize,
         most: usize,
@@ -133,7 +133,7 @@ impl Fit<'_> {
         Ok(within)
     }
 
-    /// The maximum number of pages up to `most` of which one sequence may have all, from `fewest`, which fit.
+    /// The maximum number of pages up to `most` if one sequence may hold all of them, from `fewest`, which fit.
     fn most_of_one(
         &self,
         part: &Part<'_>,

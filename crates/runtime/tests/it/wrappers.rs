@@ -33,7 +33,7 @@ struct Case {
     parts: Vec<String>,
 }
 
-/// What transformers computes.
+/// The logits of transformers.
 #[derive(Debug, Deserialize)]
 struct Expected {
     ids: Vec<u32>,

@@ -8,7 +8,7 @@ pub(super) struct Command {
     pub(super) name: &'static str,
     /// Its other names.
     others: &'static [&'static str],
-    /// What follows the name, in brackets if it may be left out.
+    /// The arguments after the name, in brackets if optional.
     pub(super) argument: &'static str,
     about: &'static str,
 }
@@ -73,7 +73,7 @@ pub(super) fn help() -> String {
     rows.chain([KEYS.to_owned()]).collect()
 }
 
-/// What a text asks for.
+/// A parsed line of input.
 #[derive(Debug, PartialEq)]
 pub(super) enum Typed<'a> {
     Nothing,
@@ -85,9 +85,9 @@ pub(super) enum Typed<'a> {
     Clear,
     /// A system message, which may be none, for a new conversation.
     System(Option<&'a str>),
-    /// What follows `/set`.
+    /// The arguments of `/set`.
     Set(&'a str),
-    /// What follows `/show`.
+    /// The argument of `/show`.
     Show(&'a str),
     Model(Option<&'a str>),
     Save(&'a str),

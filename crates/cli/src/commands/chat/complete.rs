@@ -1,4 +1,4 @@
-//! What Tab completes: commands and what they take, files, and the names of models.
+//! Completion by Tab: commands and their arguments, files, and the names of models.
 
 use std::fs;
 use std::path::is_separator;
@@ -25,7 +25,7 @@ impl Completion {
         Self { models }
     }
 
-    /// What may stand in place of the end of `text`, and where that begins.
+    /// The candidates for the end of `text`, and the offset at which they begin.
     fn candidates(&self, text: &str) -> (usize, Vec<Pair>) {
         let Some(end) = text.find(char::is_whitespace) else {
             return match text.starts_with('/') {

@@ -1,4 +1,4 @@
-//! A conversation: its messages, and what becomes of them when a turn is dropped, repeated, saved or loaded.
+//! A conversation: its messages, and how turns are dropped, repeated, saved and loaded.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -26,7 +26,7 @@ fn free_text(typed: &str) -> &str {
     }
 }
 
-/// What was typed so far.
+/// The lines typed so far.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     text: String,

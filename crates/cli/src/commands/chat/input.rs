@@ -25,7 +25,7 @@ pub(super) struct Terminal {
     keeps_history: bool,
 }
 
-/// What comes from a terminal or a pipe.
+/// Input from a terminal or a pipe.
 enum Line {
     Text(String),
     /// Ctrl-C.

@@ -198,7 +198,7 @@ fn texts(text: &str) -> Result<Vec<String>, String> {
     Ok(texts)
 }
 
-/// What `/set` is to change.
+/// The setting that `/set` changes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Setting<'a> {
     /// A parameter; without a text it is as it was at the start.

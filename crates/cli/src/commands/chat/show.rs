@@ -1,4 +1,4 @@
-//! What `/show` prints: the model, the parameters in effect, the system message, the template.
+//! The output of `/show`: the model, the parameters in effect, the system message, the template.
 
 use anyhow::Result;
 use realizar_runtime::GenerateParams;
@@ -10,7 +10,7 @@ use crate::commands::show;
 use crate::engine::Engine;
 use crate::ui;
 
-/// What may follow `/show`.
+/// The arguments that `/show` takes.
 pub(super) const TOPICS: &[&str] =
     &["model", "info", "parameters", "system", "template", "license"];
 
@@ -76,7 +76,7 @@ fn summary(chat: &Chat<'_>, engine: &Engine) -> Result<String> {
     Ok(if set.is_empty() { text } else { format!("{text}\n{set}") })
 }
 
-/// The parameters of these names with their values, of which those that were set are marked.
+/// The parameters of these names with their values; those that were set are marked.
 fn parameters(
     chat: &Chat<'_>,
     params: &GenerateParams,

@@ -22,7 +22,7 @@ pub(super) enum Agent {
     Opencode,
 }
 
-/// What is known of an agent.
+/// Fixed properties of an agent.
 pub(super) struct Facts {
     /// The name of its program.
     pub(super) program: &'static str,
@@ -35,7 +35,7 @@ pub(super) struct Facts {
 /// A variable of the agent's environment; one without a value is removed.
 pub(super) type Variable = (&'static str, Option<String>);
 
-/// What an agent is told.
+/// The server and model that an agent is configured for.
 pub(super) struct Setup {
     /// Where its configuration goes.
     pub(super) folder: PathBuf,

@@ -18,7 +18,7 @@ use crate::ui;
 
 /// The port at which a server is looked for.
 const USUAL_PORT: u16 = 8080;
-/// What the server's first line begins with.
+/// The beginning of the server's first line.
 const LISTENS: &str = "listening on ";
 /// How long a server may take to end before it is killed.
 const GRACE: Duration = Duration::from_secs(5);

@@ -55,7 +55,7 @@ pub(crate) async fn ps(State(state): State<AppState>) -> Result<Json<Value>, Api
     Ok(Json(json!({"models": models.collect::<Vec<_>>()})))
 }
 
-/// What is known of models; their files are read beside the threads that serve.
+/// Cards of models; their files are read off the serving threads.
 async fn look_up(state: &AppState, statuses: Vec<ModelStatus>) -> Result<Vec<Known>, ApiError> {
     let models = state.models().clone();
     let known = tokio::task::spawn_blocking(move || models.look_up(statuses)).await;
@@ -93,7 +93,7 @@ fn modified(known: &Known) -> String {
     timestamp(file.unwrap_or(UNIX_EPOCH + Duration::from_secs(known.status.created)))
 }
 
-/// What a loaded model, or the files of another, say.
+/// Properties of a loaded model, or of another by its files.
 struct Facts<'a> {
     architecture: &'static str,
     config: &'a Config,
