@@ -6,7 +6,7 @@ use super::entry::block;
 #[derive(Debug, PartialEq)]
 pub(super) struct Command {
     pub(super) name: &'static str,
-    /// Its other names.
+    /// Other names that are accepted for it.
     others: &'static [&'static str],
     /// The arguments after the name, in brackets if optional.
     pub(super) argument: &'static str,

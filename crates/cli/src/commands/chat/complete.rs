@@ -14,7 +14,7 @@ use super::conversation::path;
 use super::settings::{PARAMETERS, SETTINGS};
 use super::show::TOPICS;
 
-/// Completes lines.
+/// The completer of the line editor.
 pub(super) struct Completion {
     models: Vec<String>,
 }

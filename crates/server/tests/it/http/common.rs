@@ -162,8 +162,9 @@ impl TestServer {
     pub(crate) fn scripted(name: &str) -> Self {
         let file = format!("../../fixtures/scripted/{name}.gguf");
         let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(file);
-        let options = LoadOptions { max_seqs: 2, prefix_cache: true, ..LoadOptions::default() };
-        let options = LoadOptions { max_seq_len: Some(CONTEXT as usize), ..options };
+        let max_seq_len = Some(CONTEXT as usize);
+        let options =
+            LoadOptions { max_seq_len, max_seqs: 2, prefix_cache: true, ..LoadOptions::default() };
         let model = Model::load(&path, &cpu(), &options).expect("the model loads");
         let engine = Engine::start(model, EngineOptions::default()).expect("the engine starts");
         Self::of(models_of(named(name, engine)), |_| {})

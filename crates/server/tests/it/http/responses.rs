@@ -56,10 +56,7 @@ fn first(members: Value) -> Value {
 fn events(server: &TestServer, body: &Value) -> Vec<Value> {
     let mut body = body.clone();
     body["stream"] = json!(true);
-    let answer = server.post(PATH, &body);
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    let data = answer.body.lines().filter_map(|line| line.strip_prefix("data: "));
-    data.map(|data| serde_json::from_str(data).expect("JSON")).collect()
+    server.events(PATH, &body)
 }
 
 fn of_type<'a>(events: &'a [Value], ty: &str) -> Vec<&'a Value> {
