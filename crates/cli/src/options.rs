@@ -236,9 +236,6 @@ pub(crate) struct GenerateArgs {
     /// Add BIAS to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
-    /// Seed of the sampler; the same seed gives the same text [default: random, and reported]
-    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
-    pub(crate) seed: Option<u64>,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
 }
@@ -247,7 +244,7 @@ impl GenerateArgs {
     /// The seed given, or one that is drawn: below 2^32, so that every JSON reader keeps it.
     pub(crate) fn seed(&self) -> u64 {
         // The hasher's random keys serve as the source.
-        self.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32)
+        self.sampling.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32)
     }
 }
 
@@ -283,11 +280,6 @@ pub(crate) fn whole(text: &str) -> Result<usize, String> {
 /// The number of a TCP port.
 pub(crate) fn port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u16::MAX))
-}
-
-/// A seed.
-fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
 }
 
 /// A size of memory in bytes: a number of GiB, or one with a unit, of which each is 1024 times the

@@ -86,8 +86,6 @@ class Handler(BaseHTTPRequestHandler):
             kwargs = fields.setdefault("chat_template_kwargs", {})
             kwargs.setdefault("enable_thinking", self.asked["--reasoning"] != "off")
         if path in [*NATIVE, *GENERATES]:
-            if "--seed" in self.asked and fields.get("seed") is None:
-                fields["seed"] = int(self.asked["--seed"])
             names = ["n_predict", "max_tokens", "max_completion_tokens"]
             if "--n-predict" in self.asked and not any(fields.get(n) is not None for n in names):
                 fields["n_predict" if path in NATIVE else "max_tokens"] = int(self.asked["--n-predict"])

@@ -30,6 +30,7 @@ TEMPLATES = {
 SAME = {
     "--host": "--host",
     "--temp": "--temp",
+    "--seed": "--seed",
     "--threads": "--threads",
     "--alias": "--alias",
     "--api-key": "--api-key",
@@ -43,7 +44,7 @@ SAME = {
     "--spec-draft-n-max": "--draft-max",
 }
 # With a value, read below or by `paths.py`.
-READ = ["--port", "--seed", "--ctx-size", "--parallel", "--n-predict", "--chat-template"]
+READ = ["--port", "--ctx-size", "--parallel", "--n-predict", "--chat-template"]
 READ += ["--reasoning", "--reasoning-format", "--pooling"]
 # Without meaning here: where the model is from, and how llama-server divides its work.
 IGNORED = ["--model", "--hf-repo", "--hf-file", "--ubatch-size", "-fa", "-ctv", "--n-gpu-layers"]

@@ -93,6 +93,9 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "BITS", value_parser = range(0.0, 100.0))]
     #[arg(allow_negative_numbers = true, hide_short_help = true)]
     mirostat_ent: Option<f32>,
+    /// Seed of the sampler; the same seed gives the same text [default: random]
+    #[arg(short, long, value_name = "N", value_parser = seed, allow_negative_numbers = true)]
+    pub(crate) seed: Option<u64>,
 }
 
 impl SamplingArgs {
@@ -125,7 +128,7 @@ impl SamplingArgs {
             mirostat_tau: self.mirostat_ent.unwrap_or(own.mirostat_tau),
             mirostat_eta: self.mirostat_lr.unwrap_or(own.mirostat_eta),
             logit_bias: own.logit_bias.clone(),
-            seed: own.seed,
+            seed: self.seed.or(own.seed),
         }
     }
 }
@@ -160,6 +163,11 @@ fn last_n(text: &str) -> Result<i32, String> {
         Ok(n) if n >= -1 => Ok(n),
         _ => Err("must be a whole number of at least -1".to_owned()),
     }
+}
+
+/// A seed.
+fn seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
 }
 
 fn mirostat(text: &str) -> Result<u8, String> {

@@ -88,6 +88,23 @@ fn states(url: &str) -> Vec<(Value, Value)> {
 }
 
 #[test]
+fn a_seed_holds_for_requests_without_one() {
+    let (_server, url) = start(&[&model(), "--port", "0", "--seed", "7"]);
+    let seed = |field: &str| {
+        let ask = format!(r#"{{"prompt": "a"{field}}}"#);
+        let request = ureq::post(format!("{url}/v1/completions/render"));
+        let answer = request.header("content-type", "application/json").send(ask);
+        let text = answer.expect("an answer").into_body().read_to_string().expect("a body");
+        let list: Value = serde_json::from_str(&text).expect("JSON");
+        list[0]["sampling_params"]["seed"].clone()
+    };
+    assert_eq!(seed(""), 7);
+    assert_eq!(seed(r#", "seed": null"#), 7);
+    assert_eq!(seed(r#", "seed": 8"#), 8);
+    assert_eq!(seed(r#", "seed": -1"#), Value::Null);
+}
+
+#[test]
 fn a_model_may_be_given_a_name() {
     let (given, other) = (format!("a={}", model()), format!("b={}", model()));
     let (_server, url) = start(&[&given, &other, "--lazy", "--port", "0"]);

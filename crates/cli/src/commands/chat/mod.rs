@@ -171,7 +171,7 @@ impl Chat<'_> {
 
     /// Whether answers have a seed that was requested.
     fn has_seed(&self) -> bool {
-        self.args.generate.seed.is_some() || self.changed.has("seed")
+        self.args.generate.sampling.seed.is_some() || self.changed.has("seed")
     }
 
     /// Shows an error, after which someone at the terminal can continue; from a pipe it is the end.

@@ -165,8 +165,12 @@ impl CommonFields {
             mirostat_tau: self.mirostat_tau.unwrap_or(base.mirostat_tau),
             mirostat_eta: self.mirostat_eta.unwrap_or(base.mirostat_eta),
             logit_bias,
-            // -1 asks for a seed to be drawn, as in vLLM and llama.cpp.
-            seed: self.seed.filter(|&seed| seed != -1).map(i64::cast_unsigned).or(base.seed),
+            seed: match self.seed {
+                None => base.seed,
+                // A seed is drawn, as in vLLM and llama.cpp.
+                Some(-1) => None,
+                Some(seed) => Some(seed.cast_unsigned()),
+            },
         };
         sampling.validate()?;
         if let Some(samplers) = &self.samplers {
