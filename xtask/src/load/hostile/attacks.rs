@@ -10,11 +10,14 @@ use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
 use super::{ATTACK_TIME, Attack, Bound, Stage, Told, templates};
+use crate::load::client::joined;
 use crate::load::raw;
 use crate::load::workload::{Dice, text};
 
 /// Connections that send a byte at a time.
 pub(super) const SLOW: usize = 400;
+/// Connections that send nothing.
+pub(super) const IDLE: usize = 1100;
 /// Bytes of a large body, of a long text, of one word, and of a stop text.
 const BODY: usize = 16 << 20;
 const TEXT: usize = 8 << 20;
@@ -32,8 +35,11 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "lists and texts of samplers", run: samplers, memory: Bound::Bodies(6.0) },
     Attack { name: "deep and wide JSON", run: structures, memory: Bound::Bodies(6.0) },
     Attack { name: "grammars", run: grammars, memory: Bound::Idle(1.5) },
+    Attack { name: "patterns that exclude each other", run: disjoint, memory: Bound::Idle(1.5) },
     Attack { name: "slow masks", run: slow_masks, memory: Bound::Idle(1.5) },
     Attack { name: "slow heads and bodies", run: slow_senders, memory: Bound::Idle(0.5) },
+    Attack { name: "idle connections", run: idle, memory: Bound::Idle(0.5) },
+    Attack { name: "bodies without their end", run: half_sent, memory: Bound::Bodies(1.5) },
     Attack { name: "foreign hosts and origins", run: foreign, memory: Bound::Idle(0.5) },
     Attack { name: "templates of other models", run: other_models, memory: Bound::Idle(5.0) },
 ];
@@ -146,6 +152,18 @@ fn grammars(stage: &Stage) -> Result<Told> {
     stage.volley(CHATS, &bodies, true, &[200, 400, 429])
 }
 
+/// Schemas whose patterns all hold at once for no text, or for texts that are found late, by as many clients as
+/// grammars are compiled for at once.
+fn disjoint(stage: &Stage) -> Result<Told> {
+    let pattern = |i: usize| json!({"type": "string", "pattern": format!("(a|b)*a(a|b){{{i}}}")});
+    let schema = json!({"allOf": (0..15).map(pattern).collect::<Vec<_>>()});
+    let names: Vec<String> = (0..20_000).map(|i| format!("k{i}")).collect();
+    let wide = json!({"type": "object", "required": names});
+    let ask = |schema: &Value| chat(stage, "Hello", &json!({"guided_json": schema}));
+    let bodies = [ask(&schema), ask(&schema), ask(&schema), ask(&schema), ask(&wide)];
+    stage.volley(CHATS, &bodies, false, &[400])
+}
+
 /// Answers whose grammar has as many states as there were letters in the last 2000.
 fn slow_masks(stage: &Stage) -> Result<Told> {
     let more = json!({"guided_regex": "(a|b)*a(a|b){2000}", "max_tokens": 48, "temperature": 1});
@@ -178,6 +196,35 @@ fn slow_senders(stage: &Stage) -> Result<Told> {
     }
     let more = format!("{SLOW} connections sent {n_sent} bytes each");
     Ok(Told { more, ..Told::default() })
+}
+
+/// More connections than one address may have, on which nothing is sent.
+fn idle(stage: &Stage) -> Result<Told> {
+    let connect = |_| raw::connect(stage.server.port);
+    let connections = (0..IDLE).map(connect).collect::<Result<Vec<_>>>()?;
+    thread::sleep(ATTACK_TIME);
+    drop(connections);
+    Ok(Told { more: format!("{IDLE} connections"), ..Told::default() })
+}
+
+/// Bodies that take all the room there is for one address and never end.
+fn half_sent(stage: &Stage) -> Result<Told> {
+    const N: usize = 4;
+    let head = raw::head(CHATS, Some(BODY + 1));
+    let part = vec![b' '; BODY];
+    let send = || -> Result<TcpStream> {
+        let mut stream = raw::connect(stage.server.port)?;
+        // A body without room is refused before all of it was sent.
+        let _ = raw::send_all(&mut stream, &[head.as_bytes(), &part]);
+        Ok(stream)
+    };
+    let held = thread::scope(|scope| {
+        let threads: Vec<_> = (0..N).map(|_| scope.spawn(send)).collect();
+        threads.into_iter().map(joined).collect::<Result<Vec<_>>>()
+    })?;
+    thread::sleep(ATTACK_TIME);
+    drop(held);
+    Ok(Told { more: format!("{N} bodies"), body_bytes: (N * BODY) as u64, ..Told::default() })
 }
 
 /// Requests that a page of another site could let a browser send.

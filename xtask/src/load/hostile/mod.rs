@@ -1,7 +1,7 @@
 //! Clients that mean harm, beside one that streams a chat from the same server. Each attack may cost
 //! the chat only so much time and the server only so much memory, as ratios to what they take without
 //! it; its requests must be answered with the statuses that are meant for them, and the chat's text
-//! must be the same.
+//! must be the same. Beside each attack probes are answered, and after it a request with a grammar is.
 
 mod alone;
 mod attacks;
@@ -11,12 +11,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
 
 use super::client::{Client, joined};
 use super::metrics::Gauges;
@@ -34,6 +35,8 @@ const CHAT_TOKENS: usize = 128;
 const ALONE: usize = 3;
 /// How long an attack of short requests lasts.
 const ATTACK_TIME: Duration = Duration::from_secs(2);
+/// The time between two probes.
+const PROBE_PAUSE: Duration = Duration::from_millis(100);
 /// How long a request may take.
 const REQUEST_LIMIT: Duration = Duration::from_secs(120);
 /// How long a server may take until a stream begins.
@@ -93,7 +96,7 @@ pub(super) fn run(
     threads: usize,
     seed: u64,
 ) -> Result<Totals> {
-    raw::allow_connections(4 * attacks::SLOW as u64)?;
+    raw::allow_connections(2 * (attacks::SLOW + attacks::IDLE) as u64)?;
     let setup = Setup {
         model: model.to_owned(),
         threads,
@@ -158,17 +161,20 @@ impl Stage {
         let before = self.server.reset_peak()?;
         let over = AtomicBool::new(false);
         let (begun, begins) = mpsc::channel();
-        let (gaps, told) = thread::scope(|scope| {
+        let (gaps, told, probed) = thread::scope(|scope| {
+            let probes = scope.spawn(|| self.probe(&over));
             let chat = scope.spawn(|| self.talk(&over, begun));
             let told = match begins.recv_timeout(BEGIN_LIMIT) {
                 Ok(()) => (attack.run)(self),
                 Err(_) => Err(anyhow::anyhow!("the chat did not begin")),
             };
             over.store(true, Ordering::Relaxed);
-            (joined(chat), told)
+            (joined(chat), told, joined(probes))
         });
         let told = told?;
         let gaps = gaps.context("the chat")?;
+        probed.context("a probe")?;
+        self.follow_a_schema().context("a schema after the attack")?;
         Gauges::wait_idle(&self.client)?;
         let grown = before.zip(self.server.memory());
         let grown = grown.map(|(before, after)| after.peak_bytes.saturating_sub(before.now_bytes));
@@ -176,6 +182,29 @@ impl Stage {
         cells.extend(gaps.compared(&self.alone)?);
         cells.push(self.bounded(attack.memory, grown, &told)?);
         Ok(cells)
+    }
+
+    /// Asks for the server's health until the attack is over.
+    fn probe(&self, over: &AtomicBool) -> Result<()> {
+        while !over.load(Ordering::Relaxed) {
+            let mut stream = raw::connect(self.server.port)?;
+            raw::send_all(&mut stream, &[raw::head("/ping", Some(0)).as_bytes()])?;
+            let status = raw::answer(&mut stream)?.map_or(0, |answer| answer.status);
+            ensure!(status == 200, "status {status}");
+            thread::sleep(PROBE_PAUSE);
+        }
+        Ok(())
+    }
+
+    /// An answer by a schema, which is compiled for this request alone.
+    fn follow_a_schema(&self) -> Result<()> {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let word = format!("word {}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let body = attacks::with_schema(&self.client.model, &json!({"const": word}));
+        let mut stream = raw::post(self.server.port, "/v1/chat/completions", &body)?;
+        let answer = raw::answer(&mut stream)?.context("no answer")?;
+        ensure!(answer.status == 200, "status {}: {}", answer.status, answer.body);
+        Ok(())
     }
 
     /// The chat: every answer must be the one it gets without an attack.
