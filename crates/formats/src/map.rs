@@ -34,14 +34,19 @@ impl FileMap {
 
     /// The same of a file that is open for reading.
     pub(crate) fn of(file: &File, path: &Path) -> Result<Option<Self>, Error> {
-        if check(file.metadata(), path)?.len() == 0 {
+        let n_bytes = check(file.metadata(), path)?.len();
+        if n_bytes == 0 {
             return Ok(None);
         }
+        let failed = |e: io::Error| {
+            let asked = format!("cannot map its {n_bytes} bytes into memory: {e}");
+            Error::io(path, io::Error::new(e.kind(), asked))
+        };
         #[expect(unsafe_code, reason = "a file map has no safe constructor")]
         // SAFETY: the map is read-only and shared by reference only, and `Mmap` keeps it alive as
         // long as any slice of it. That nobody changes the file in place meanwhile is the one
         // condition that cannot be checked; the documentation of `Bytes` hands it to the caller.
-        let map = unsafe { Mmap::map(file) }.map_err(|e| Error::io(path, e))?;
+        let map = unsafe { Mmap::map(file) }.map_err(failed)?;
         let region = Region::new(map.as_ptr_range());
         Ok(Some(Self { path: path.to_path_buf(), region, map }))
     }

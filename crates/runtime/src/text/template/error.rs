@@ -43,7 +43,7 @@ pub enum Error {
         limit: usize,
     },
     /// The thread for the template cannot be started.
-    #[error("the chat template cannot be run: {0}")]
+    #[error("no memory for the stack of the chat template, 256 MiB: {0}")]
     Thread(#[source] std::io::Error),
     /// There is no character left to mark what may not become a control token.
     #[error(
