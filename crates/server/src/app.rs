@@ -141,10 +141,13 @@ pub fn app(state: AppState) -> Result<Router, Error> {
     Ok(routes.layer(middleware::from_fn(request_id::with_request_id)).layer(cors).with_state(state))
 }
 
-/// The answer to connections beyond the limit: whether the process lives, and that it is full.
+/// The answer to connections beyond the limit: to probes what they ask for, and to others that the server is full.
 pub(crate) fn full(state: AppState) -> Router {
     Router::new()
+        .route("/health", get(health::ready))
         .route("/live", get(health::live))
+        .route("/ping", get(health::ready).post(health::ready))
+        .route("/ready", get(health::ready))
         .fallback(too_many_connections)
         .layer(middleware::from_fn(request_id::with_request_id))
         .with_state(state)

@@ -2,6 +2,7 @@
 
 use crate::record::RequestObserver;
 use crate::tool_host::ToolHost;
+use ipnet::IpNet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -39,6 +40,8 @@ pub struct ServerConfig {
     pub request_timeout: Option<Duration>,
     /// The longest time in which the body of a request must arrive.
     pub body_timeout: Duration,
+    /// The longest time in which nothing of a body arrives.
+    pub body_stall_timeout: Duration,
     /// The longest time that a body waits for room beside others.
     pub room_timeout: Duration,
     /// How often a stream without news says that it is alive.
@@ -85,6 +88,10 @@ pub struct ConnectionLimits {
     /// Of these, connections from one address, or from one network of IPv6 (`/64`). Further ones are
     /// answered as those beyond `open`.
     pub per_address: usize,
+    /// Proxies, by address or network, that many clients come through. Their connections have no limit of
+    /// their own below `open`, and the bodies of their requests count to the client that their
+    /// `X-Forwarded-For` names.
+    pub trusted_proxies: Vec<IpNet>,
     /// The longest time from a connection's beginning, or from the end of an answer, until the
     /// head of the next request has arrived. Clients that keep connections for later should give them
     /// up sooner; routers mostly do after 50 to 60 seconds.
@@ -106,6 +113,8 @@ pub struct Limits {
     /// Bytes of all bodies together that are received, parsed, rendered and encoded, those of at
     /// most 32 KiB aside. A further one waits for [`ServerConfig::room_timeout`] and is then refused with status 503.
     /// One body always has room. A body takes 256 bytes for each of its values, if that is more.
+    /// The bodies of one address, or of one network of IPv6 (`/64`), take no more than leaves room for
+    /// another body, or half.
     pub bodies_bytes: usize,
     /// Values of JSON in a body: objects, lists and what they hold. Numbers in lists of token ids
     /// do not count.
@@ -156,6 +165,7 @@ impl Default for ServerConfig {
             limits: Limits::default(),
             request_timeout: None,
             body_timeout: Duration::from_secs(60),
+            body_stall_timeout: Duration::from_secs(10),
             room_timeout: Duration::from_secs(5),
             keep_alive: Duration::from_secs(10),
             shutdown_grace: Duration::from_secs(30),
@@ -172,6 +182,7 @@ impl Default for ConnectionLimits {
         Self {
             open: 4096,
             per_address: 1024,
+            trusted_proxies: Vec::new(),
             idle_timeout: Duration::from_secs(75),
             handshake_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(60),

@@ -319,9 +319,9 @@ impl ApiError {
         Self::new(Kind::Method, format!("{path} does not allow {method}"))
     }
 
-    /// The body did not arrive in time.
-    pub fn body_timeout(limit: Duration) -> Self {
-        Self::new(Kind::BodyTimeout, format!("the body did not arrive within {limit:?}"))
+    /// The body, or more of it, did not arrive in time.
+    pub fn body_timeout(problem: impl Into<String>) -> Self {
+        Self::new(Kind::BodyTimeout, problem)
     }
 
     /// The body is longer than allowed.
@@ -362,7 +362,7 @@ impl ApiError {
     pub(crate) fn too_many_connections() -> Self {
         let message = "too many connections: this server limits their total (`--max-connections`) \
                        and their number per address (`--max-connections-per-address`, which all \
-                       clients of a proxy in front of the server share); try again";
+                       clients of a proxy share unless `--trusted-proxy` names it); try again";
         Self { retry_after: Some(Duration::from_secs(1)), ..Self::new(Kind::Connections, message) }
     }
 

@@ -56,6 +56,7 @@ pub use chat::{conversation, tools};
 pub use config::{ConnectionLimits, Limits, ServerConfig, TlsFiles};
 pub use error::{ApiError, Error, LoadError};
 pub use fields::InvalidRequest;
+pub use ipnet::IpNet;
 #[cfg(feature = "kv-events")]
 pub use kv_events::{KvEvents, KvEventsConfig};
 pub use record::{RequestObserver, RequestRecord};

@@ -1,6 +1,7 @@
 //! `realizar serve` as a process: the line with its URL, an answer, and its end.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -76,6 +77,41 @@ fn serves_until_it_is_told_to_stop() {
         let (server, _) = Server::start(&mut command(&args));
         assert_eq!(server.end(signal), Some(0), "{signal} at once");
     }
+}
+
+#[test]
+fn sigterm_ends_a_program_that_is_the_first_process() {
+    // The system ends such a process by no signal that it does not handle; here it is seen by the exit code.
+    let mut program = Command::new(env!("CARGO_BIN_EXE_realizar"));
+    let dir = tempfile::tempdir().expect("a folder");
+    let template = dir.path().join("chat.jinja");
+    std::fs::write(&template, "{{ messages[-1].content }}").expect("written");
+    program.args(["chat", &model(), "-n", "1", "--greedy", "--template"]).arg(&template);
+    program.env("REALIZAR_DEVICE", "cpu");
+    program.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut program = Server(program.spawn().expect("the binary starts"));
+    program.0.stdin.as_mut().expect("standard input").write_all(b"a\n").expect("write");
+    let mut byte = [0];
+    program.0.stdout.as_mut().expect("standard output").read_exact(&mut byte).expect("an answer");
+    assert_eq!(program.end("-TERM"), Some(143));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn probes_are_answered_beside_more_connections_than_descriptors() {
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 256; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_realizar")]);
+    limited.args(["serve", &model(), "--port", "0"]).env("REALIZAR_DEVICE", "cpu");
+    limited.env_remove("REALIZAR_API_KEY").stdin(Stdio::null());
+    let (server, url) = Server::start(limited.stdout(Stdio::piped()).stderr(Stdio::null()));
+    let address = url.strip_prefix("http://").expect("an address");
+    let connect = |_| TcpStream::connect(address).expect("the system takes it");
+    let _silent: Vec<TcpStream> = (0..300).map(connect).collect();
+    for path in ["/health", "/live", "/health"] {
+        let answer = ureq::get(format!("{url}{path}")).call().expect("an answer");
+        assert_eq!(answer.status().as_u16(), 200, "{path}");
+    }
+    assert_eq!(server.end("-TERM"), Some(0));
 }
 
 /// The names and states of a server's models.

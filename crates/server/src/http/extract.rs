@@ -2,6 +2,7 @@
 
 use crate::error::ApiError;
 use crate::http::members::{Members, TooManyValues};
+use crate::http::peers::Peer;
 use crate::http::work;
 use crate::ignored::{self, Api, Logged};
 use crate::state::AppState;
@@ -12,7 +13,9 @@ use realizar_runtime::ByteSize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fmt;
-use tokio::sync::OwnedSemaphorePermit;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The room that a value takes: bytes of memory, beside those of its text.
 const VALUE_BYTES: usize = 256;
@@ -35,7 +38,10 @@ pub(crate) struct JsonBody {
 #[derive(Debug)]
 pub(crate) struct Held {
     n_bytes: usize,
+    /// The part of the room for all bodies.
     permit: Option<OwnedSemaphorePermit>,
+    /// The part of its address's share, where the address is known.
+    share: Option<(Arc<Semaphore>, Option<OwnedSemaphorePermit>)>,
     give_back_memory: Option<fn()>,
 }
 
@@ -59,22 +65,38 @@ impl Held {
     /// Takes room for a body of `n_bytes`. Small ones need none: their number is that of
     /// connections.
     async fn grow(&mut self, n_bytes: usize, state: &AppState) -> Result<(), ApiError> {
-        let n_bytes = n_bytes.min(state.room());
-        let has = self.permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        if n_bytes <= work::SMALL || n_bytes <= has {
+        if n_bytes <= work::SMALL {
             return Ok(());
         }
-        let more = u32::try_from(n_bytes - has).map_err(|_| ApiError::too_many_bytes())?;
-        let more = state.bodies().clone().acquire_many_owned(more);
-        match tokio::time::timeout(state.config().room_timeout, more).await {
-            Ok(Ok(more)) => match &mut self.permit {
-                None => self.permit = Some(more),
-                Some(permit) => permit.merge(more),
-            },
-            Ok(Err(_)) | Err(_) => return Err(ApiError::too_many_bytes()),
+        let longest = state.config().room_timeout;
+        // The share first, so that what waits for it takes no room from others.
+        if let Some((share, permit)) = &mut self.share {
+            take(permit, share, n_bytes.min(state.share()), longest).await?;
         }
-        Ok(())
+        take(&mut self.permit, state.bodies(), n_bytes.min(state.room()), longest).await
     }
+}
+
+/// Makes a permit of a semaphore one for `n_bytes`, unless it takes too long.
+async fn take(
+    permit: &mut Option<OwnedSemaphorePermit>,
+    from: &Arc<Semaphore>,
+    n_bytes: usize,
+    longest: Duration,
+) -> Result<(), ApiError> {
+    let has = permit.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+    if n_bytes <= has {
+        return Ok(());
+    }
+    let more = u32::try_from(n_bytes - has).map_err(|_| ApiError::too_many_bytes())?;
+    match tokio::time::timeout(longest, from.clone().acquire_many_owned(more)).await {
+        Ok(Ok(more)) => match permit {
+            None => *permit = Some(more),
+            Some(permit) => permit.merge(more),
+        },
+        Ok(Err(_)) | Err(_) => return Err(ApiError::too_many_bytes()),
+    }
+    Ok(())
 }
 
 impl JsonBody {
@@ -88,7 +110,7 @@ impl JsonBody {
     /// A body with this text, that of a test.
     #[cfg(test)]
     pub(crate) fn from_text(text: &str) -> Self {
-        let held = Held { n_bytes: 0, permit: None, give_back_memory: None };
+        let held = Held { n_bytes: 0, permit: None, share: None, give_back_memory: None };
         Self::new(text.as_bytes().to_vec(), 1000, held).expect("few values")
     }
 
@@ -213,10 +235,16 @@ impl FromRequest<AppState> for JsonBody {
         let logged = request.extensions().get::<Logged>().cloned().unwrap_or_default();
         let config = state.config();
         let give_back_memory = config.give_back_memory;
-        let mut held = Held { n_bytes: 0, permit: None, give_back_memory };
+        let client = request.extensions().get::<Peer>();
+        let client = client.and_then(|peer| peer.client(request.headers()));
+        let share = client.map(|address| (state.shares().of(address), None));
+        let mut held = Held { n_bytes: 0, permit: None, share, give_back_memory };
         let text = arrival(request, state, &mut held);
         let Ok(text) = tokio::time::timeout(config.body_timeout, text).await else {
-            return Err(ApiError::body_timeout(config.body_timeout));
+            let limit = config.body_timeout;
+            return Err(ApiError::body_timeout(format!(
+                "the body did not arrive within {limit:?}"
+            )));
         };
         let (text, max_values) = (text?, config.limits.values);
         let n_bytes = text.len();
@@ -241,7 +269,10 @@ async fn arrival(request: Request, state: &AppState, held: &mut Held) -> Result<
     }
     let mut chunks = request.into_body().into_data_stream();
     let mut text = Vec::new();
-    while let Some(chunk) = chunks.next().await {
+    let longest = state.config().body_stall_timeout;
+    let stalled =
+        |_| ApiError::body_timeout(format!("nothing of the body arrived for {longest:?}"));
+    while let Some(chunk) = tokio::time::timeout(longest, chunks.next()).await.map_err(stalled)? {
         let chunk = chunk.map_err(|error| ApiError::malformed(error.to_string()))?;
         let n_bytes = text.len() + chunk.len();
         if n_bytes > limit {

@@ -3,28 +3,31 @@
 
 use crate::config::{ConnectionLimits, ServerConfig};
 use crate::error::Error;
+use crate::http::peers::{Addresses, Peer, Place};
 use crate::http::tls::Tls;
 use crate::ignored::Logged;
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use std::collections::HashMap;
+use ipnet::IpNet;
+use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, Sleep, interval, sleep, timeout};
 use tower_http::add_extension::AddExtension;
 
-/// Connections beyond the limit that get an answer; those beyond these are closed without one.
-const REFUSALS: usize = 64;
+/// Connections beyond the limit that may be open: they get their answer, and probes theirs. With further ones
+/// the oldest of these is closed.
+pub(crate) const REFUSALS: usize = 64;
 /// How long a connection that is refused may take.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after the system refused to, mostly for want of descriptors.
@@ -76,19 +79,24 @@ impl Listener {
         let renewal = tls.as_ref().map_or(MAX_TIME, Tls::renewal);
         let mut renewal = interval(renewal.clamp(MIN_RENEWAL, MAX_TIME));
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let of = |service: &Router, refused: bool, permit: Permit| Connection {
-            service: service.clone(),
-            tls: tls.clone(),
-            refused,
-            idle_timeout: if refused { REFUSAL_TIME } else { idle_timeout },
-            handshake_timeout: if refused { REFUSAL_TIME } else { handshake_timeout },
-            stall_timeout,
-            stop: stopped.clone(),
-            _permit: permit,
+        let of = |peer: Peer, permit: Permit| {
+            let refused = permit.is_none();
+            Connection {
+                service: if refused { full.clone() } else { app.clone() },
+                peer,
+                tls: tls.clone(),
+                refused,
+                idle_timeout: if refused { REFUSAL_TIME } else { idle_timeout },
+                handshake_timeout: if refused { REFUSAL_TIME } else { handshake_timeout },
+                stall_timeout,
+                stop: stopped.clone(),
+                _permit: permit,
+            }
         };
+        let proxies: Arc<[IpNet]> = limits.trusted_proxies.into();
         let open = Arc::new(Semaphore::new(limits.open.min(Semaphore::MAX_PERMITS)));
         let addresses = Addresses::default();
-        let refusals = Arc::new(Semaphore::new(REFUSALS));
+        let mut refused: VecDeque<AbortHandle> = VecDeque::new();
         let mut connections = JoinSet::new();
         let mut is_full = false;
         loop {
@@ -101,17 +109,21 @@ impl Listener {
                     continue;
                 }
                 Some(ended) = connections.join_next() => {
-                    if let Err(error) = ended {
+                    if let Err(error) = ended
+                        && !error.is_cancelled()
+                    {
                         tracing::error!("a connection failed: {error}");
                     }
                     continue;
                 }
                 () = told_to_stop(&mut stop) => break,
             };
+            let peer = Peer::new(address.ip(), &proxies);
             if let Ok(permit) = open.clone().try_acquire_owned() {
                 is_full = false;
-                if let Some(place) = addresses.enter(address.ip(), limits.per_address) {
-                    connections.spawn(of(&app, false, (permit, Some(place))).run(stream));
+                let place = peer.counted().map(|of| addresses.enter(of, limits.per_address));
+                if !matches!(place, Some(None)) {
+                    connections.spawn(of(peer, Some((permit, place.flatten()))).run(stream));
                     continue;
                 }
                 tracing::debug!("{} has {} connections", address.ip(), limits.per_address);
@@ -119,11 +131,15 @@ impl Listener {
                 is_full = true;
                 tracing::warn!("{} connections are open; further ones are refused", limits.open);
             }
-            if let Ok(permit) = refusals.clone().try_acquire_owned() {
-                let permit = (permit, None);
-                let connection = of(&full, true, permit).run(stream);
-                connections.spawn(async { drop(timeout(REFUSAL_TIME, connection).await) });
+            refused.retain(|connection| !connection.is_finished());
+            if refused.len() >= REFUSALS
+                && let Some(oldest) = refused.pop_front()
+            {
+                oldest.abort();
             }
+            let connection = of(peer, None).run(stream);
+            let refusal = async { drop(timeout(REFUSAL_TIME, connection).await) };
+            refused.push_back(connections.spawn(refusal));
         }
         drop(tcp);
         while connections.join_next().await.is_some() {}
@@ -155,53 +171,13 @@ async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     }
 }
 
-/// What a connection takes of the limits as long as it is open.
-type Permit = (OwnedSemaphorePermit, Option<Place>);
-
-/// How many connections there are from each address.
-#[derive(Debug, Clone, Default)]
-struct Addresses(Arc<Mutex<HashMap<IpAddr, usize>>>);
-
-/// One connection among those from its address.
-#[derive(Debug)]
-struct Place {
-    addresses: Addresses,
-    of: IpAddr,
-}
-
-impl Addresses {
-    /// Counts a connection, unless there are as many from its address as may be.
-    fn enter(&self, address: IpAddr, most: usize) -> Option<Place> {
-        let of = match address.to_canonical() {
-            // Whoever has one address of such a network mostly has all.
-            IpAddr::V6(v6) => IpAddr::V6((u128::from(v6) >> 64 << 64).into()),
-            v4 => v4,
-        };
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = counts.get(&of).copied().unwrap_or(0);
-        if count >= most {
-            return None;
-        }
-        counts.insert(of, count + 1);
-        Some(Place { addresses: self.clone(), of })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut counts = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&self.of) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.of);
-            }
-        }
-    }
-}
+/// A connection's part of the limits; a refused one has none.
+type Permit = Option<(OwnedSemaphorePermit, Option<Place>)>;
 
 /// What a connection is served with.
 struct Connection {
     service: Router,
+    peer: Peer,
     tls: Option<Tls>,
     /// It takes one request, to say no to it.
     refused: bool,
@@ -239,6 +215,7 @@ impl Connection {
         http.timer(TokioTimer::new()).header_read_timeout(self.idle_timeout);
         http.keep_alive(!self.refused).max_buf_size(HEAD_BYTES);
         let service = AddExtension::new(self.service, Logged::default());
+        let service = AddExtension::new(service, self.peer);
         let service = TowerToHyperService::new(service);
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let result = tokio::select! {
@@ -358,23 +335,5 @@ mod tests {
             let n = poll_fn(|cx| Pin::new(&mut stream).poll_write(cx, b"abcd")).await;
             assert_eq!(n.map_err(|error| error.kind()), want);
         }
-    }
-
-    #[test]
-    fn connections_are_counted_by_address() {
-        let (addresses, ip) =
-            (Addresses::default(), |text: &str| text.parse().expect("an address"));
-        let enter = |text: &str| addresses.enter(ip(text), 2);
-        let (first, second) = (enter("10.0.0.1"), enter("::ffff:10.0.0.1"));
-        assert!(first.is_some() && second.is_some() && enter("10.0.0.1").is_none());
-        assert!(enter("10.0.0.2").is_some());
-        drop(second);
-        assert!(enter("10.0.0.1").is_some());
-        // A network of IPv6 counts as one.
-        let v6 = (enter("2001:db8::1"), enter("2001:db8::ffff:2"));
-        assert!(v6.0.is_some() && v6.1.is_some() && enter("2001:db8::3").is_none());
-        assert!(enter("2001:db8:0:1::1").is_some());
-        drop((first, v6));
-        assert!(addresses.0.lock().expect("the lock").is_empty());
     }
 }

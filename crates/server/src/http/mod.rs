@@ -5,6 +5,7 @@ pub(crate) mod auth;
 pub(crate) mod extract;
 pub(crate) mod listen;
 mod members;
+pub(crate) mod peers;
 pub(crate) mod request_id;
 mod tls;
 pub(crate) mod work;

@@ -324,6 +324,19 @@ impl Models {
         })
     }
 
+    /// Why none of the models that the program names can answer: their latest loads failed, or their engines
+    /// did. `None` if one can, or none is named.
+    pub(crate) fn defects(&self) -> Option<Vec<String>> {
+        let defect = |entry: &Entry| match &entry.slot {
+            Slot::Unloaded => entry.error.as_ref().map(ToString::to_string),
+            Slot::Loaded(_) | Slot::Loading { .. } | Slot::Unloading { .. } => None,
+        };
+        let inner = self.0.lock();
+        let mut named = inner.entries.iter().filter(|entry| !entry.is_offered).peekable();
+        named.peek()?;
+        named.map(defect).collect()
+    }
+
     pub(crate) fn config(&self) -> &ModelsConfig {
         &self.0.config
     }

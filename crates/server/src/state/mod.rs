@@ -1,6 +1,7 @@
 //! What all handlers share: the settings, the models, and whether the server is closing.
 
 pub(crate) mod history;
+mod shares;
 pub(crate) mod stored;
 
 use crate::config::ServerConfig;
@@ -14,6 +15,7 @@ use std::sync::{Arc, OnceLock};
 use tokio::sync::Semaphore;
 
 use history::History;
+use shares::Shares;
 use stored::Stored;
 
 /// What handlers are given; a handle on one shared value.
@@ -31,6 +33,8 @@ struct Shared {
     closing: AtomicBool,
     /// Bytes of bodies that there is room for.
     bodies: Arc<Semaphore>,
+    /// The part of this room that the bodies of one address may take.
+    shares: Shares,
     /// Numbers of the last hour.
     history: History,
     /// What requests asked to keep.
@@ -43,6 +47,15 @@ fn room(config: &ServerConfig) -> usize {
     room.min(Semaphore::MAX_PERMITS)
 }
 
+/// Bytes of room for the bodies of one address: others have room for at least one, or half of it all.
+fn share(config: &ServerConfig) -> usize {
+    let room = room(config);
+    room.saturating_sub(config.limits.body_bytes)
+        .max(room / 2)
+        .max(config.limits.body_bytes)
+        .min(room)
+}
+
 impl AppState {
     /// The state of a server that others may reach.
     pub fn new(config: ServerConfig, models: Models) -> Self {
@@ -52,11 +65,22 @@ impl AppState {
     /// The state of a server; `is_local` says that it listens to this machine alone.
     pub(crate) fn reachable(config: ServerConfig, models: Models, is_local: bool) -> Self {
         let bodies = Arc::new(Semaphore::new(room(&config)));
+        let shares = Shares::new(share(&config));
         let (closing, hosts) = (AtomicBool::new(false), OnceLock::new());
         let history = History::default();
         let limits = &config.limits;
         let stored = Stored::new(limits.stored_responses, limits.stored_bytes);
-        Self(Arc::new(Shared { config, models, is_local, hosts, closing, bodies, history, stored }))
+        Self(Arc::new(Shared {
+            config,
+            models,
+            is_local,
+            hosts,
+            closing,
+            bodies,
+            shares,
+            history,
+            stored,
+        }))
     }
 
     /// The settings.
@@ -77,6 +101,16 @@ impl AppState {
     /// Room for bodies that are worked on, in bytes.
     pub(crate) fn bodies(&self) -> &Arc<Semaphore> {
         &self.0.bodies
+    }
+
+    /// Bytes of the room for bodies of one address.
+    pub(crate) fn share(&self) -> usize {
+        share(self.config())
+    }
+
+    /// The room for bodies of each address.
+    pub(crate) fn shares(&self) -> &Shares {
+        &self.0.shares
     }
 
     /// Numbers of the last hour.

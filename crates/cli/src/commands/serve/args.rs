@@ -1,8 +1,9 @@
 //! The command line of `realizar serve`.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 
-use realizar_server::{KeepAlive, ReasoningFormat, ToolFormat};
+use realizar_server::{IpNet, KeepAlive, ReasoningFormat, ToolFormat};
 
 use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, port, positive, whole};
 
@@ -90,6 +91,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N", default_value = "1024", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     pub(super) max_connections_per_address: usize,
+    /// Address or network (10.0.0.0/8) of a proxy that many clients come through: its connections
+    /// have no limit per address, and its X-Forwarded-For is believed (may be given several times)
+    #[arg(long, value_name = "ADDRESS", value_parser = network, value_delimiter = ',')]
+    #[arg(hide_short_help = true)]
+    pub(super) trusted_proxy: Vec<IpNet>,
     /// Seconds after which an idle connection is closed; load balancers should close theirs sooner
     #[arg(long, value_name = "S", default_value = "75", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
@@ -205,4 +211,11 @@ pub(crate) struct Args {
     pub(super) sampling: SamplingArgs,
     #[command(flatten)]
     pub(super) load: LoadArgs,
+}
+
+/// An address, or a network with the length of its prefix.
+fn network(text: &str) -> Result<IpNet, String> {
+    let address = || text.parse().ok().map(|address: IpAddr| IpNet::from(address));
+    let found = text.parse().ok().or_else(address);
+    found.ok_or_else(|| "must be an IP address or a network such as 10.0.0.0/8".to_owned())
 }

@@ -39,6 +39,7 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         connections: ConnectionLimits {
             open: args.max_connections,
             per_address: args.max_connections_per_address,
+            trusted_proxies: args.trusted_proxy.clone(),
             idle_timeout: seconds(args.idle_timeout),
             ..ConnectionLimits::default()
         },

@@ -2,6 +2,7 @@
 
 mod args;
 mod config;
+mod descriptors;
 mod kv_events;
 mod load;
 mod mcp;
@@ -38,7 +39,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()> {
     let configured = models::configured(args)?;
     let observer = traces.map(Traces::observer);
-    let config = config::server_config(args)?;
+    let mut config = config::server_config(args)?;
+    descriptors::fit(&mut config.connections);
     let mcp_servers = args.mcp.as_deref().map(crate::mcp::read).transpose()?;
     let tool_host = mcp_servers.as_deref().map(mcp::Host::new);
     let server_config = ServerConfig {
@@ -91,7 +93,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     runtime.block_on(async {
         // Before the line that announces the server, so that its reader can end the server.
         let guard = interrupt::Guard::new();
-        let terminated = termination()?;
+        let terminated = interrupt::termination()?;
         let abandoned = abandonment(args.until_stdin_ends)?;
         // The server runs whether it is read or not.
         let lines = start::lines(&format!("{scheme}://{address}"), args, &models, pulled.as_ref());
@@ -129,20 +131,4 @@ fn abandonment(is_wanted: bool) -> Result<impl Future<Output = ()>> {
             std::future::pending::<()>().await;
         }
     })
-}
-
-/// The system's wish that the process ends, which is noted from now on.
-#[cfg(unix)]
-fn termination() -> Result<impl Future<Output = ()>> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let mut wish = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    Ok(async move {
-        wish.recv().await;
-    })
-}
-
-/// Systems without SIGTERM have no such wish that a process could wait for.
-#[cfg(not(unix))]
-fn termination() -> Result<impl Future<Output = ()>> {
-    Ok(std::future::pending())
 }

@@ -19,7 +19,8 @@ pub(crate) async fn live(State(state): State<AppState>) -> Result<Json<Value>, A
     Ok(Json(json!({"status": "ok"})))
 }
 
-/// `/health`, `/ready`, `/ping`: new requests are taken.
+/// `/health`, `/ready`, `/ping`: new requests are taken, and not all the models that the server was started with
+/// are unable to answer.
 pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, ApiError> {
     if state.is_closing() {
         return Err(ApiError::unavailable("the server is shutting down"));
@@ -32,7 +33,10 @@ pub(crate) async fn ready(State(state): State<AppState>) -> Result<Json<Value>, 
         return Err(ApiError::unavailable("no model is loaded"));
     }
     check_engines(&state)?;
-    Ok(Json(json!({"status": "ok"})))
+    match models.defects() {
+        None => Ok(Json(json!({"status": "ok"}))),
+        Some(defects) => Err(ApiError::unavailable(defects.join("; "))),
+    }
 }
 
 /// Fails, with their names, if engines of loaded models have ended.

@@ -4,7 +4,7 @@ use super::common::{Answer, CONTEXT, TestServer};
 use realizar_runtime::engine::EngineOptions;
 use realizar_server::ServerConfig;
 use serde_json::{Value, json};
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -31,11 +31,11 @@ fn server_with_room() -> TestServer {
 }
 
 /// A connection on which `n_bytes` of a body of that size have been sent.
-fn begin_body(server: &TestServer, n_bytes: usize) -> TcpStream {
+fn begin_body(server: &TestServer, more: &str, n_bytes: usize) -> TcpStream {
     let mut connection = server.connect();
     let head = format!(
         "POST /tokenize HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-         content-length: {LIMIT}\r\n\r\n"
+         content-length: {LIMIT}\r\n{more}\r\n"
     );
     connection.write_all(head.as_bytes()).expect("write");
     connection.write_all(&vec![b' '; n_bytes]).expect("write");
@@ -48,7 +48,7 @@ fn large_bodies_have_limited_room_together() {
     let large = json!({"content": "a".repeat(LIMIT / 2)});
     assert_eq!(server.post("/tokenize", &large).status, 200);
     // A body of which all but the last byte came.
-    let slow = begin_body(&server, LIMIT - 1);
+    let slow = begin_body(&server, "", LIMIT - 1);
     let start = Instant::now();
     let refused = loop {
         let answer = server.post("/tokenize", &large);
@@ -66,6 +66,42 @@ fn large_bodies_have_limited_room_together() {
     while server.post("/tokenize", &large).status != 200 {
         assert!(start.elapsed() < Duration::from_secs(60), "the room is not given back");
     }
+}
+
+#[test]
+fn bodies_of_one_client_leave_room_for_those_of_others() {
+    let server = server(|config| {
+        config.connections.trusted_proxies = vec!["127.0.0.1/32".parse().expect("a network")];
+        config.limits.body_bytes = LIMIT;
+        config.limits.bodies_bytes = 3 * LIMIT;
+        config.room_timeout = Duration::from_millis(1);
+    });
+    let large = json!({"content": "a".repeat(LIMIT / 2)}).to_string();
+    let from = |client: &str| {
+        let headers = [("content-type", "application/json"), ("x-forwarded-for", client)];
+        server.request("POST", "/tokenize", &headers, &large)
+    };
+    let begin = |client: &str| {
+        let more = format!("x-forwarded-for: {client}\r\n");
+        begin_body(&server, &more, LIMIT - 1)
+    };
+    let slow = [begin("192.0.2.1"), begin("192.0.2.1")];
+    let start = Instant::now();
+    while from("192.0.2.1").status == 200 {
+        assert!(start.elapsed() < Duration::from_secs(60), "there is room for all");
+    }
+    assert_eq!(code(&from("192.0.2.1")), (503, json!("too_many_bytes")));
+    assert_eq!(from("192.0.2.2").status, 200);
+    drop(slow);
+}
+
+#[test]
+fn a_body_that_stalls_is_given_up() {
+    let server = server(|config| config.body_stall_timeout = Duration::from_millis(20));
+    let mut slow = begin_body(&server, "", 100);
+    let mut answer = [0; 12];
+    slow.read_exact(&mut answer).expect("an answer");
+    assert_eq!(&answer, b"HTTP/1.1 408");
 }
 
 #[test]
@@ -211,7 +247,7 @@ fn memory_is_given_back_after_large_requests() {
 fn bodies_of_many_values_take_more_room() {
     let server = server_with_room();
     // Half of the room is taken by a body of which half came.
-    let _slow = begin_body(&server, LIMIT / 2);
+    let _slow = begin_body(&server, "", LIMIT / 2);
     let few = json!({"content": "ab", "x": vec![0; 100]});
     let many = json!({"content": "ab", "x": vec![0; 3000]});
     let start = Instant::now();

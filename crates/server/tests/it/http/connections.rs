@@ -25,7 +25,7 @@ fn until_closed(mut connection: TcpStream) -> String {
 /// Waits until a connection that has left no longer counts.
 fn wait_for_room(server: &TestServer) {
     let start = Instant::now();
-    while server.get("/health").status != 200 {
+    while server.post("/tokenize", &json!({"content": "a"})).status != 200 {
         assert!(start.elapsed() < Duration::from_secs(60), "the connection that left still counts");
     }
 }
@@ -165,16 +165,29 @@ fn connections_beyond_the_limit_are_refused() {
     assert_eq!((answer.status, answer.header("retry-after")), (503, Some("1")), "{answer:?}");
     assert_eq!(answer.header("connection"), Some("close"));
     assert_eq!(answer.json()["error"]["code"], "too_many_connections");
-    assert_eq!(server.get("/health").status, 503);
-    assert_eq!(server.get("/live").json(), json!({"status": "ok"}));
+    // Probes are answered all the same.
+    for path in ["/health", "/ready", "/ping", "/live"] {
+        assert_eq!(server.get(path).json(), json!({"status": "ok"}), "{path}");
+    }
     drop(first);
     wait_for_room(&server);
 }
 
 #[test]
-fn more_connections_than_can_be_refused_are_closed() {
+fn of_more_connections_than_can_be_refused_the_oldest_are_closed() {
     let server = server(|config| config.connections.open = 0);
-    let refused: Vec<_> = (0..64).map(|_| server.connect()).collect();
-    assert_eq!(until_closed(server.connect()), "");
-    drop(refused);
+    let mut silent: Vec<_> = (0..64).map(|_| server.connect()).collect();
+    // Whoever asks is answered, however many say nothing.
+    assert_eq!(server.get("/health").json(), json!({"status": "ok"}));
+    assert_eq!(until_closed(silent.remove(0)), "");
+}
+
+#[test]
+fn clients_behind_a_trusted_proxy_are_not_limited_as_one() {
+    let server = server(|config| {
+        config.connections.per_address = 1;
+        config.connections.trusted_proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    });
+    let _open = [server.connect(), server.connect(), server.connect()];
+    assert_eq!(server.get("/version").status, 200);
 }

@@ -439,6 +439,37 @@ fn a_truncated_file_unloads_its_model_alone() {
     assert_eq!(stage.begun("a"), 3);
 }
 
+/// A server whose only model fails is not ready, until a request has loaded it again.
+#[cfg(unix)]
+#[test]
+fn health_tells_of_an_only_model_that_failed() {
+    realizar_formats::survive_lost_pages().expect("the handler");
+    let stage = Stage::new();
+    let own = stage.dir.path().join("a.gguf");
+    common::write_model(&own);
+    let models = Models::with_loader(Loader(stage.clone()), ModelsConfig::default());
+    models.configure(spec("a")).expect("a new name");
+    models.offer(spec("b")).expect("a new name");
+    models.preload(&["a"]).expect("loaded");
+    let server = TestServer::of(models, |_| {});
+    assert_eq!(server.get("/health").status, 200);
+    let stream = server.begin("a");
+    let file = std::fs::File::options().write(true).open(&own);
+    file.and_then(|file| file.set_len(100)).expect("truncate");
+    assert!(stream.rest().contains("a.gguf: the file was truncated"));
+    server.wait_for_states("a:unloaded b:unloaded");
+    for path in ["/health", "/ready", "/ping"] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 503, "{path}");
+        assert!(answer.body.contains("a.gguf: the file was truncated"), "{}", answer.body);
+    }
+    assert_eq!(server.get("/live").status, 200);
+    std::fs::remove_file(&own).expect("remove");
+    common::write_model(&own);
+    server.complete("a");
+    assert_eq!(server.get("/health").status, 200);
+}
+
 #[test]
 fn unloading_lets_answers_end() {
     let stage = Stage::new();
