@@ -7,9 +7,13 @@
 #![forbid(unsafe_code)]
 
 mod chat;
+mod entries;
 mod files;
 mod requests;
 mod texts;
+
+pub use entries::ENTRIES;
+pub use requests::PATHS;
 
 /// A function that takes any bytes.
 pub struct Target {

@@ -15,8 +15,8 @@ use tempfile::TempDir;
 use tokio::runtime::Runtime;
 use tower::ServiceExt;
 
-/// What takes a body; the first byte of the data chooses.
-const PATHS: &[&str] = &[
+/// Every endpoint that takes a body; the first byte of the data chooses.
+pub const PATHS: &[&str] = &[
     "/v1/chat/completions",
     "/v1/completions",
     "/v1/messages",
@@ -35,6 +35,21 @@ const PATHS: &[&str] = &[
     "/completion",
     "/infill",
     "/embedding",
+    "/api/chat",
+    "/api/embed",
+    "/api/embeddings",
+    "/api/generate",
+    "/api/pull",
+    "/api/show",
+    "/completions",
+    "/embeddings",
+    "/lora-adapters",
+    "/mcp/call",
+    "/ping",
+    "/props",
+    "/rerank",
+    "/score",
+    "/v1/responses/input_tokens",
 ];
 
 const TEMPLATE: &str = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}\

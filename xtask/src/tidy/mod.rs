@@ -18,6 +18,7 @@ mod links;
 mod seam;
 mod source;
 mod text;
+mod walked;
 
 /// One broken rule.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,6 +57,7 @@ pub(crate) fn run() -> Result<()> {
         };
         roots.read(file, &std::fs::read_to_string(root.join(file))?);
     }
+    let walked = walked::Walked::read(&root)?;
     let mut findings = Vec::new();
     for file in &files {
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
@@ -67,6 +69,7 @@ pub(crate) fn run() -> Result<()> {
                 findings.extend(source::check(file, &text));
                 findings.extend(seam::check(file, &text, &architectures));
                 findings.extend(floors::check(file, &text, &roots));
+                findings.extend(walked.check(file, &text));
             }
             Some("wgsl") => findings.extend(seam::check_shader(file, &text, &architectures)),
             Some("md") => findings.extend(links::check(&root, file, &text)),
