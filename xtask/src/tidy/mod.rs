@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use crate::kernels::{image_sources, images};
 use crate::{shell, web};
 
+mod claims;
 mod crates;
 mod floors;
 mod layers;
@@ -72,7 +73,10 @@ pub(crate) fn run() -> Result<()> {
                 findings.extend(walked.check(file, &text));
             }
             Some("wgsl") => findings.extend(seam::check_shader(file, &text, &architectures)),
-            Some("md") => findings.extend(links::check(&root, file, &text)),
+            Some("md") => {
+                findings.extend(links::check(&root, file, &text));
+                findings.extend(claims::check(&root, file, &text));
+            }
             _ => {}
         }
     }
