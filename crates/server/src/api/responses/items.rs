@@ -165,6 +165,8 @@ impl ItemReader {
         member: &str,
     ) -> Result<(), InvalidRequest> {
         let id = call_id(item)?;
+        // A text wherever it is there, also where another member says what is called.
+        item.str("code")?;
         let arguments = json!({member: item.require(member)?}).to_string();
         self.call(id, tool, &arguments);
         let mut logs = Vec::new();
@@ -233,9 +235,10 @@ fn called(item: &Fields<'_>) -> Result<String, InvalidRequest> {
 
 /// The id of a call, which some items have as their own.
 fn call_id<'a>(item: &Fields<'a>) -> Result<&'a str, InvalidRequest> {
-    match item.str("call_id")? {
-        Some(id) => Ok(id),
-        None => item.require_str("id"),
+    // Both are checked, whichever counts.
+    match (item.str("call_id")?, item.str("id")?) {
+        (Some(id), _) | (None, Some(id)) => Ok(id),
+        (None, None) => item.require_str("id"),
     }
 }
 
@@ -474,6 +477,13 @@ mod tests {
             "input[1].arguments",
             "required",
         );
+        for (kind, member) in [("apply_patch_call", "operation"), ("shell_call_output", "output")] {
+            let item = json!({"type": kind, "call_id": "1", "id": {}, member: "x"});
+            check(item, "input[1].id", "a string, found {}");
+            check(json!({"type": kind, member: "x"}), "input[1].id", "required");
+        }
+        let item = json!({"type": "shell_call", "call_id": "1", "action": "x", "code": 5});
+        check(item, "input[1].code", "5");
         let mut nested = call("1", "f");
         nested["namespace"] = json!(1);
         check(nested, "input[1].namespace", "a string");
