@@ -46,6 +46,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) priority: Option<i32>,
     /// The number of tokens that longer texts are cut to; without it, they are an error.
     pub(crate) truncate: Option<usize>,
+    /// The maximum number of tokens per text, if less than the model's context.
+    pub(crate) context: Option<usize>,
 }
 
 /// What `truncate_prompt_tokens` asks for, as vLLM has it: -1 is as many tokens as a text may have.
@@ -86,6 +88,7 @@ async fn encode(
     }
     let options = EncodeOptions { add_special: true, parse_special: false };
     let context = model.engine.model().max_seq_len();
+    let context = wanted.context.map_or(context, |n| n.min(context));
     let most = limits.prompt_tokens.unwrap_or(context).min(context);
     let texts = match wanted.truncate {
         None => prompt::encode(held, model, texts, options).await,

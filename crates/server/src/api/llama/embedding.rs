@@ -65,7 +65,7 @@ pub(crate) async fn create(
     let ids = prompt::encode(&held, &model, texts, options, param).await?;
     let texts = ids.into_iter().map(Prompt::Ids).collect();
     let params = EmbedParams { normalize: false, ..EmbedParams::default() };
-    let wanted = Wanted { param, params, priority: None, truncate: None };
+    let wanted = Wanted { param, params, priority: None, truncate: None, context: None };
     let embedded = embedding::embed(&state, &held, &model, texts, wanted).await;
     let vectors = embedded?.0.into_iter().enumerate().map(|(index, mut vector)| {
         scale(&mut vector, normalize);

@@ -7,9 +7,9 @@ use crate::answer::embedding::{self, Wanted};
 use crate::answer::prompt::Prompt;
 use crate::error::ApiError;
 use crate::fields::{Fields, InvalidRequest};
-use crate::http::extract::JsonBody;
+use crate::http::extract::{Held, JsonBody};
 use crate::ignored::Api;
-use crate::registry::KeepAlive;
+use crate::registry::{KeepAlive, ModelLease};
 use crate::state::AppState;
 use axum::Json;
 use axum::extract::State;
@@ -27,6 +27,8 @@ pub(crate) struct Asked {
     dimensions: Option<usize>,
     /// Texts that are too long are cut.
     truncate: bool,
+    /// The maximum number of tokens per text, if less than the model's context.
+    context: Option<usize>,
     /// How long the model is to stay after the request.
     keep_alive: Option<KeepAlive>,
 }
@@ -47,35 +49,50 @@ pub(crate) struct Embedding {
     embedding: Vec<f32>,
 }
 
-/// Reads a request of `/api/embed`.
+/// Reads a request of `/api/embed`. No input, or an empty one, asks for no vector and loads the model.
 pub(crate) fn read_embed(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
     let root = Fields::root(body);
-    let input = root.require("input")?;
+    let input = root.get("input");
     let texts = match input {
-        Value::String(text) => Some(vec![text.clone()]),
-        Value::Array(list) => list.iter().map(|text| text.as_str().map(str::to_owned)).collect(),
-        _ => None,
+        None => Some(Vec::new()),
+        Some(Value::String(text)) => Some(some_text(text)),
+        Some(Value::Array(list)) => {
+            list.iter().map(|text| text.as_str().map(str::to_owned)).collect()
+        }
+        Some(_) => None,
     };
     let expected = "a text or a list of texts";
+    let input = input.unwrap_or(&Value::Null);
     let texts = texts.ok_or_else(|| InvalidRequest::value(root.path("input"), expected, input))?;
     let truncate = root.bool("truncate")?.unwrap_or(true);
     let dimensions = root.count("dimensions")?.filter(|&n| n > 0);
-    let (model, keep_alive) = (model(&root)?, keep_alive(&root)?);
-    Ok(Asked { model, texts, dimensions, truncate, keep_alive })
+    read(&root, texts, truncate, dimensions)
 }
 
-/// Reads a request of `/api/embeddings`.
+/// Reads a request of `/api/embeddings`, whose prompt may be missing or empty too.
 pub(crate) fn read_embeddings(body: &Map<String, Value>) -> Result<Asked, InvalidRequest> {
     let root = Fields::root(body);
-    let texts = vec![root.require_str("prompt")?.to_owned()];
-    let (model, keep_alive) = (model(&root)?, keep_alive(&root)?);
-    Ok(Asked { model, texts, dimensions: None, truncate: true, keep_alive })
+    read(&root, some_text(root.str("prompt")?.unwrap_or_default()), true, None)
 }
 
-/// The model; a vector depends on no option.
-fn model(root: &Fields<'_>) -> Result<String, InvalidRequest> {
-    root.object("options")?;
-    Ok(root.require_str("model")?.to_owned())
+/// A text that is not empty.
+fn some_text(text: &str) -> Vec<String> {
+    if text.is_empty() { Vec::new() } else { vec![text.to_owned()] }
+}
+
+/// Reads the fields of both requests. `num_ctx` is the only option that vectors depend on.
+fn read(
+    root: &Fields<'_>,
+    texts: Vec<String>,
+    truncate: bool,
+    dimensions: Option<usize>,
+) -> Result<Asked, InvalidRequest> {
+    let context = match root.object("options")? {
+        Some(options) => options.count("num_ctx")?.filter(|&n| n > 0),
+        None => None,
+    };
+    let (model, keep_alive) = (root.require_str("model")?.to_owned(), keep_alive(root)?);
+    Ok(Asked { model, texts, dimensions, truncate, context, keep_alive })
 }
 
 /// Answers with the vectors of texts, each of length 1.
@@ -97,16 +114,14 @@ pub(crate) async fn embed(
         return Err(ApiError::invalid("dimensions", message));
     }
     let params = EmbedParams { dimensions: asked.dimensions, ..EmbedParams::default() };
-    let texts = asked.texts.into_iter().map(Prompt::Text).collect();
-    let truncate = asked.truncate.then_some(usize::MAX);
-    let wanted = Wanted { param: "input", params, priority: None, truncate };
-    let (embeddings, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
+    let (model_name, param) = (asked.model.clone(), "input");
+    let (embeddings, n_tokens) = vectors(&state, &held, &model, asked, param, params).await?;
     Ok(Json(Embeddings {
-        model: asked.model,
+        model: model_name,
         embeddings,
         total_duration: nanos(start.elapsed()),
         load_duration: nanos(load),
-        prompt_eval_count: usage.tokens(),
+        prompt_eval_count: n_tokens,
     }))
 }
 
@@ -121,9 +136,25 @@ pub(crate) async fn embeddings(
     let model = embedding::model(&state, Some(&known_name(&state, &asked.model))).await?;
     keep(&state, &headers, &model, asked.keep_alive)?;
     let params = EmbedParams { normalize: false, ..EmbedParams::default() };
-    let texts = asked.texts.into_iter().map(Prompt::Text).collect();
-    let truncate = asked.truncate.then_some(usize::MAX);
-    let wanted = Wanted { param: "prompt", params, priority: None, truncate };
-    let (mut vectors, _) = embedding::embed(&state, &held, &model, texts, wanted).await?;
+    let (mut vectors, _) = vectors(&state, &held, &model, asked, "prompt", params).await?;
     Ok(Json(Embedding { embedding: vectors.pop().unwrap_or_default() }))
+}
+
+/// The vectors of a request's texts and the number of their tokens.
+async fn vectors(
+    state: &AppState,
+    held: &Held,
+    model: &ModelLease,
+    asked: Asked,
+    param: &str,
+    params: EmbedParams,
+) -> Result<(Vec<Vec<f32>>, usize), ApiError> {
+    if asked.texts.is_empty() {
+        return Ok((Vec::new(), 0));
+    }
+    let truncate = asked.truncate.then_some(usize::MAX);
+    let wanted = Wanted { param, params, priority: None, truncate, context: asked.context };
+    let texts = asked.texts.into_iter().map(Prompt::Text).collect();
+    let (vectors, usage) = embedding::embed(state, held, model, texts, wanted).await?;
+    Ok((vectors, usage.tokens()))
 }

@@ -83,7 +83,8 @@ pub(crate) async fn create(
     let texts = fields.input.map(|prompts| prompts.0).unwrap_or_default();
     let params = EmbedParams { dimensions: fields.dimensions, ..EmbedParams::default() };
     let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
-    let wanted = Wanted { param: "input", params, priority: fields.priority, truncate };
+    let wanted =
+        Wanted { param: "input", params, priority: fields.priority, truncate, context: None };
     let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let item = |(index, values)| Item {
         object: "embedding",

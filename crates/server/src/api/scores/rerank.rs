@@ -86,7 +86,7 @@ pub(crate) async fn create(
     let texts = texts.map(Prompt::Text).collect();
     let (params, priority) = (EmbedParams::default(), fields.priority);
     let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
-    let wanted = Wanted { param: "documents", params, priority, truncate };
+    let wanted = Wanted { param: "documents", params, priority, truncate, context: None };
     let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let scores = vectors[1..].iter().map(|vector| cosine(&vectors[0], vector)).collect();
     let mut documents: Vec<Option<String>> = documents.into_iter().map(Some).collect();

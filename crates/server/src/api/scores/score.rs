@@ -103,7 +103,7 @@ pub(crate) async fn create(
     let texts = first.into_iter().chain(second).map(Prompt::Text).collect();
     let (params, priority) = (EmbedParams::default(), fields.priority);
     let truncate = embedding::truncation(fields.truncate_prompt_tokens)?;
-    let wanted = Wanted { param: "text_2", params, priority, truncate };
+    let wanted = Wanted { param: "text_2", params, priority, truncate, context: None };
     let (vectors, usage) = embedding::embed(&state, &held, &model, texts, wanted).await?;
     let (first, second) = vectors.split_at(n_first);
     let item = |(index, b): (usize, &Vec<f32>)| {

@@ -147,11 +147,45 @@ fn vectors_are_those_of_openai() {
     assert!(n < ids.len(), "{n}");
     let begun = server.ok("/v1/embeddings", &json!({"model": "vectors", "input": ids[..n]}));
     assert_eq!(cut["embeddings"][0], begun["data"][0]["embedding"]);
+    // `num_ctx` is a smaller context.
+    let some = "long ".repeat(8);
+    let ask = |truncate: bool| json!({"model": "vectors", "input": some, "truncate": truncate, "options": {"num_ctx": 3}});
+    let few = server.ok("/api/embed", &ask(true));
+    let begun = server.ok("/v1/embeddings", &json!({"model": "vectors", "input": ids[..3]}));
+    assert_eq!(
+        (&few["prompt_eval_count"], &few["embeddings"][0]),
+        (&json!(3), &begun["data"][0]["embedding"])
+    );
+    let error = refused(&server, "/api/embed", &ask(false), 400);
+    assert!(error.contains("maximum context length is 3 tokens"), "{error}");
     let ask = json!({"model": "vectors", "input": long, "truncate_prompt_tokens": 3});
     let few = server.ok("/v1/embeddings", &ask);
     assert_eq!(few["usage"]["prompt_tokens"], 3);
     let begun = server.ok("/v1/embeddings", &json!({"model": "vectors", "input": ids[..3]}));
     assert_eq!(few["data"], begun["data"]);
+}
+
+#[test]
+fn no_text_has_no_vector() {
+    let server = TestServer::start();
+    server.add_embedder();
+    for input in [json!({}), json!({"input": null}), json!({"input": ""}), json!({"input": []})] {
+        let mut body = json!({"model": "vectors"});
+        body.as_object_mut().expect("an object").extend(input.as_object().cloned().expect("input"));
+        let told = server.ok("/api/embed", &body);
+        assert_eq!(told["model"], "vectors", "{body}");
+        assert_eq!(told["embeddings"], json!([]), "{body}");
+        assert_eq!(told["prompt_eval_count"], 0, "{body}");
+    }
+    for body in [json!({"model": "vectors"}), json!({"model": "vectors", "prompt": ""})] {
+        assert_eq!(server.ok("/api/embeddings", &body), json!({"embedding": []}), "{body}");
+    }
+    for (input, found) in [(json!(5), "found 5"), (json!(["x", 5]), "found [\"x\",5]")] {
+        let error =
+            refused(&server, "/api/embed", &json!({"model": "vectors", "input": input}), 400);
+        assert!(error.contains("a text or a list of texts") && error.contains(found), "{error}");
+    }
+    refused(&server, "/api/embed", &json!({"model": "other"}), 404);
 }
 
 #[test]
