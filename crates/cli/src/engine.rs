@@ -243,6 +243,7 @@ impl Engine {
         let sampling = SamplingParams {
             logit_bias: args.logit_bias.clone(),
             seed: Some(args.seed()),
+            penalize_prompt: true,
             ..args.sampling.over(self.model.sampling())
         };
         GenerateParams {

@@ -50,7 +50,7 @@ pub(crate) struct SamplingArgs {
     /// Penalty for repeated tokens; 1 is none [default: the model's, or 1]
     #[arg(long, value_name = "X", value_parser = above_zero(100.0), allow_negative_numbers = true)]
     repeat_penalty: Option<f32>,
-    /// Window of the penalty for repeated tokens [default: the model's, or 64]
+    /// Window of the penalties in tokens, prompt included [default: the model's, or 64]
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
     repeat_last_n: Option<usize>,
     /// Subtracted once from the logit of a token that occurred [default: 0]
@@ -116,6 +116,7 @@ impl SamplingArgs {
             repeat_last_n: self.repeat_last_n.unwrap_or(own.repeat_last_n),
             presence_penalty: self.presence_penalty.unwrap_or(own.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(own.frequency_penalty),
+            penalize_prompt: own.penalize_prompt,
             dry_multiplier: self.dry_multiplier.unwrap_or(own.dry_multiplier),
             dry_base: self.dry_base.unwrap_or(own.dry_base),
             dry_allowed_length: self.dry_allowed_length.unwrap_or(own.dry_allowed_length),

@@ -52,6 +52,7 @@ mod filters;
 pub mod logprobs;
 mod mirostat;
 mod params;
+mod penalties;
 mod sampler;
 mod scan;
 mod stop;

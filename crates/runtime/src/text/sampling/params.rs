@@ -37,12 +37,15 @@ pub struct SamplingParams {
     pub xtc_threshold: f32,
     /// Divides the positive and multiplies the negative logits of recent tokens; 1 is off.
     pub repetition_penalty: f32,
-    /// How many of the latest tokens, prompt included, the repetition penalty looks at.
+    /// How many of the latest tokens, prompt included, the repetition penalty counts; `usize::MAX` is all.
     pub repeat_last_n: usize,
     /// Subtracted from the logits of tokens that were generated before.
     pub presence_penalty: f32,
     /// Subtracted from the logits of generated tokens once per occurrence.
     pub frequency_penalty: f32,
+    /// Whether presence and frequency penalties count the latest `repeat_last_n` tokens, prompt included, as
+    /// llama.cpp does, instead of all generated ones, as OpenAI and vLLM do.
+    pub penalize_prompt: bool,
     /// Scales DRY's penalty of tokens that would continue a sequence of the text, which is
     /// `dry_multiplier * dry_base^(length - dry_allowed_length)`; 0 is off.
     pub dry_multiplier: f32,
@@ -83,6 +86,7 @@ impl Default for SamplingParams {
             repeat_last_n: 64,
             presence_penalty: 0.0,
             frequency_penalty: 0.0,
+            penalize_prompt: false,
             dry_multiplier: 0.0,
             dry_base: 1.75,
             dry_allowed_length: 2,

@@ -4,7 +4,6 @@
 //! that they can keep at all. Weights of the whole vocabulary are computed only where a filter or
 //! a draw needs their sum. Buffers are reused, so that no token allocates once they have grown.
 
-use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
 use rand_chacha::ChaCha8Rng;
@@ -14,6 +13,7 @@ use super::candidates::Adjusted;
 use super::dry::Dry;
 use super::filters::{Nucleus, exclude_top, mean_log, total};
 use super::mirostat::Mirostat;
+use super::penalties::Penalties;
 use super::scan::{Blocks, Weight, pick, sigma_bound, weight_of_shares};
 use super::{Error, SamplingParams};
 use crate::text::tokenizer::{TokenBytes, Tokenizer};
@@ -25,9 +25,7 @@ pub struct Sampler {
     vocab_size: usize,
     seed: u64,
     rng: ChaCha8Rng,
-    recent: VecDeque<u32>,        // the last `repeat_last_n` tokens
-    generated: HashMap<u32, u32>, // occurrences of generated tokens
-    marks: Vec<u64>,              // one bit per token, all clear between calls
+    penalties: Penalties,
     dry: Option<Dry>,
     mirostat: Option<Mirostat>,
     blocks: Blocks,
@@ -83,14 +81,11 @@ impl Sampler {
         // Without a seed, the hasher's random keys serve as one. It is below 2^32, so that every
         // reader of JSON keeps it.
         let seed = params.seed.unwrap_or_else(|| RandomState::new().hash_one(0_u64) >> 32);
-        let n_marks = if params.repetition_penalty == 1.0 { 0 } else { vocab_size.div_ceil(64) };
         Ok(Self {
             vocab_size,
             seed,
             rng: ChaCha8Rng::seed_from_u64(seed),
-            recent: VecDeque::new(),
-            generated: HashMap::new(),
-            marks: vec![0; n_marks],
+            penalties: Penalties::new(&params),
             dry: Dry::new(&params, bytes)?,
             mirostat: (params.mirostat == 2)
                 .then(|| Mirostat::new(params.mirostat_tau, params.mirostat_eta)),
@@ -116,31 +111,21 @@ impl Sampler {
 
     /// Whether the tokens whose logits it changes depend on the text.
     pub(crate) fn follows_text(&self) -> bool {
-        let params = &self.params;
-        let counts = params.presence_penalty != 0.0 || params.frequency_penalty != 0.0;
-        params.repetition_penalty != 1.0 || counts || self.dry.is_some()
+        self.penalties.are_on() || self.dry.is_some()
     }
 
-    /// Tells the sampler the tokens of the prompt, which only the repetition penalty and DRY look
-    /// at.
+    /// Tells the sampler the tokens of the prompt, which the repetition penalty and DRY look at, and with
+    /// [`SamplingParams::penalize_prompt`] the other penalties too.
     pub fn add_prompt(&mut self, ids: &[u32]) {
         if let Some(dry) = &mut self.dry {
             ids.iter().for_each(|&id| dry.push(id));
         }
-        let start = ids.len().saturating_sub(self.params.repeat_last_n);
-        for &id in &ids[start..] {
-            self.remember(id);
-        }
+        self.penalties.add_prompt(ids);
     }
 
     /// Makes room for `n_tokens` tokens, so that to remember them allocates nothing.
     pub(crate) fn reserve(&mut self, n_tokens: usize) {
-        if self.params.repetition_penalty != 1.0 {
-            self.recent.reserve(n_tokens.min(self.params.repeat_last_n));
-        }
-        if self.params.presence_penalty != 0.0 || self.params.frequency_penalty != 0.0 {
-            self.generated.reserve(n_tokens.min(self.vocab_size));
-        }
+        self.penalties.reserve(n_tokens, self.vocab_size);
         if let Some(dry) = &mut self.dry {
             dry.reserve(n_tokens);
         }
@@ -148,26 +133,13 @@ impl Sampler {
 
     /// Tells the sampler that a token was generated.
     pub fn accept(&mut self, id: u32) {
-        self.remember(id);
+        self.penalties.accept(id);
         if let Some(dry) = &mut self.dry {
             dry.push(id);
         }
         if let Some(mirostat) = &mut self.mirostat {
             mirostat.accept(id);
         }
-        if self.params.presence_penalty != 0.0 || self.params.frequency_penalty != 0.0 {
-            *self.generated.entry(id).or_insert(0) += 1;
-        }
-    }
-
-    fn remember(&mut self, id: u32) {
-        if self.params.repetition_penalty == 1.0 || self.params.repeat_last_n == 0 {
-            return;
-        }
-        if self.recent.len() == self.params.repeat_last_n {
-            self.recent.pop_front();
-        }
-        self.recent.push_back(id);
     }
 
     /// Chooses a token by its logits, to which bias and penalties are applied in place. The caller
@@ -433,8 +405,7 @@ impl Sampler {
     /// Appends the tokens whose logits bias, penalties and DRY change; some may come twice.
     pub(crate) fn touched(&mut self, ids: &mut Vec<u32>) {
         ids.extend(self.params.logit_bias.iter().map(|&(id, _)| id));
-        ids.extend(&self.recent);
-        ids.extend(self.generated.keys());
+        ids.extend(self.penalties.touched());
         if let Some(dry) = &mut self.dry {
             ids.extend(dry.continued());
         }
@@ -447,28 +418,7 @@ impl Sampler {
                 *logit += bias;
             }
         }
-        let penalty = self.params.repetition_penalty;
-        if penalty != 1.0 {
-            for &id in &self.recent {
-                let (word, bit) = (id as usize / 64, 1_u64 << (id % 64));
-                let Some(logit) = logits.logit(id) else { continue };
-                if self.marks[word] & bit == 0 {
-                    self.marks[word] |= bit;
-                    *logit = if *logit > 0.0 { *logit / penalty } else { *logit * penalty };
-                }
-            }
-            for &id in &self.recent {
-                if let Some(word) = self.marks.get_mut(id as usize / 64) {
-                    *word = 0;
-                }
-            }
-        }
-        for (&id, &count) in &self.generated {
-            if let Some(logit) = logits.logit(id) {
-                *logit -=
-                    self.params.presence_penalty + self.params.frequency_penalty * count as f32;
-            }
-        }
+        self.penalties.apply(logits);
         if let Some(dry) = &mut self.dry {
             dry.apply(logits);
         }
@@ -889,24 +839,12 @@ mod tests {
     }
 
     #[test]
-    fn bias_and_penalties_change_the_choice() {
-        let pick = |params: SamplingParams, prompt: &[u32], generated: &[u32], logits: [f32; 3]| {
-            let mut sampler = Sampler::new(params, 3).unwrap();
-            sampler.add_prompt(prompt);
-            generated.iter().for_each(|&id| sampler.accept(id));
-            let mut logits = logits;
-            sampler.sample(&mut logits).unwrap();
-            logits
-        };
-        let base = SamplingParams::greedy();
-        let bias = SamplingParams { logit_bias: vec![(2, -1.5)], ..base.clone() };
-        assert_eq!(pick(bias, &[], &[], [1.0, 2.0, 3.0]), [1.0, 2.0, 1.5]);
-        let repeat = SamplingParams { repetition_penalty: 2.0, repeat_last_n: 2, ..base.clone() };
-        assert_eq!(pick(repeat, &[0, 1], &[2, 2], [1.0, 2.0, -3.0]), [1.0, 2.0, -6.0]);
-        let repeat = SamplingParams { repetition_penalty: 2.0, ..base.clone() };
-        assert_eq!(pick(repeat, &[0, 1], &[2], [1.0, 2.0, -3.0]), [0.5, 1.0, -6.0]);
-        let counts = SamplingParams { presence_penalty: 0.5, frequency_penalty: 0.25, ..base };
-        assert_eq!(pick(counts, &[0], &[1, 1], [1.0, 2.0, 3.0]), [1.0, 1.0, 3.0]);
+    fn bias_changes_the_choice() {
+        let bias = SamplingParams { logit_bias: vec![(2, -1.5)], ..SamplingParams::greedy() };
+        let mut sampler = Sampler::new(bias, 3).unwrap();
+        let mut logits = [1.0, 2.0, 3.0];
+        assert_eq!(sampler.sample(&mut logits), Ok(1));
+        assert_eq!(logits, [1.0, 2.0, 1.5]);
     }
 
     #[test]

@@ -78,11 +78,9 @@ impl Request {
     /// Reads all fields but the prompts.
     pub(super) fn read(body: &JsonBody) -> Result<Self, ApiError> {
         refused::check_llama(body)?;
-        Ok(Self {
-            common: body.read()?,
-            fields: body.read()?,
-            grammar: body.read::<GrammarFields>()?.read()?,
-        })
+        let mut common: CommonFields = body.read()?;
+        common.penalize_prompt();
+        Ok(Self { common, fields: body.read()?, grammar: body.read::<GrammarFields>()?.read()? })
     }
 
     /// Generates, and answers with the result. Errors of prompts name `param`.

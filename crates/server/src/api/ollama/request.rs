@@ -244,7 +244,8 @@ fn common(root: &Fields<'_>) -> Result<Asked, InvalidRequest> {
 
 /// The options that become fields of completions.
 fn options(root: &Fields<'_>) -> Result<Map<String, Value>, InvalidRequest> {
-    let mut more = Map::new();
+    // As in llama.cpp, penalties count the prompt.
+    let mut more = Map::from_iter([("penalize_prompt".to_owned(), json!(true))]);
     let Some(options) = root.object("options")? else { return Ok(more) };
     for &(name, ours) in OPTIONS {
         if let Some(value) = options.get(name) {
@@ -367,7 +368,7 @@ mod tests {
         let asked = read_generate(&body(&json!({"model": "m", "prompt": "x", "options": options})));
         let asked = asked.expect("a request");
         let want = json!({"temperature": 0.5, "repetition_penalty": 1.1, "n_predict": -1,
-            "max_context_tokens": 100, "stop": ["a"]});
+            "max_context_tokens": 100, "stop": ["a"], "penalize_prompt": true});
         assert_eq!(Value::Object(asked.more), want);
         assert!(asked.truncate);
         assert!(asked.stream && asked.keep_alive.is_none());

@@ -29,6 +29,7 @@ pub(crate) struct CommonFields {
     repeat_last_n: Option<i64>,
     presence_penalty: Option<f32>,
     frequency_penalty: Option<f32>,
+    penalize_prompt: Option<bool>,
     dry_multiplier: Option<f32>,
     dry_base: Option<f32>,
     dry_allowed_length: Option<usize>,
@@ -153,6 +154,7 @@ impl CommonFields {
             repeat_last_n,
             presence_penalty: self.presence_penalty.unwrap_or(base.presence_penalty),
             frequency_penalty: self.frequency_penalty.unwrap_or(base.frequency_penalty),
+            penalize_prompt: self.penalize_prompt.unwrap_or(base.penalize_prompt),
             dry_multiplier: self.dry_multiplier.unwrap_or(base.dry_multiplier),
             dry_base: self.dry_base.unwrap_or(base.dry_base),
             dry_allowed_length: self.dry_allowed_length.unwrap_or(base.dry_allowed_length),
@@ -324,6 +326,11 @@ impl CommonFields {
     /// Answers to each prompt.
     pub(crate) fn answers(&self, model: &ServedModel, limits: &Limits) -> Result<usize, ApiError> {
         check_count("n", self.n.unwrap_or(1), most_answers(model, limits))
+    }
+
+    /// Lets presence and frequency penalties count the prompt unless the request says otherwise.
+    pub(crate) fn penalize_prompt(&mut self) {
+        self.penalize_prompt.get_or_insert(true);
     }
 
     pub(crate) fn priority(&self) -> i32 {

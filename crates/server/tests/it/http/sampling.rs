@@ -82,3 +82,66 @@ fn every_dialect_begins_from_the_models_own() {
     assert_eq!(llama["content"], completion["choices"][0]["text"]);
     assert_eq!(llama["generation_settings"]["temperature"], 0.0);
 }
+
+#[test]
+fn penalties_count_the_prompt_where_the_dialect_says_so() {
+    let server = TestServer::start();
+    let ids = server.ok("/tokenize", &json!({"content": "Hello, you"}))["tokens"].clone();
+    let of = |idx: usize| ids[idx].as_u64().expect("an id");
+    // Two tokens above all others; the prompt has the first twice.
+    let (first, second) = (of(0), of(1));
+    let prompt = json!([first, first]);
+    let body = |more: &Value| {
+        let mut body = json!({"prompt": prompt, "n_predict": 1, "temperature": 1, "top_k": 0, "top_p": 1,
+            "min_p": 0, "logit_bias": [[first, 50], [second, 50]], "seed": 1});
+        body.as_object_mut().expect("fields").extend(more.as_object().cloned().expect("fields"));
+        body
+    };
+    // How much more likely the first one is, as a difference of logits.
+    let above = |more: Value| {
+        let mut more = more;
+        (more["n_probs"], more["post_sampling_probs"]) = (json!(2), json!(true));
+        let answer = server.ok("/completion", &body(&more));
+        let top = answer["completion_probabilities"][0]["top_probs"].clone();
+        let share = |id: u64| {
+            let mut tokens = top.as_array().expect("tokens").iter();
+            let token = tokens.find(|token| token["id"] == id).expect("a token");
+            token["prob"].as_f64().expect("a share")
+        };
+        (share(first) / share(second)).ln()
+    };
+    let plain = above(json!({}));
+    let with = |more: Value| {
+        let mut all = json!({"presence_penalty": 0.5, "frequency_penalty": 0.25});
+        all.as_object_mut().expect("fields").extend(more.as_object().cloned().expect("fields"));
+        all
+    };
+    for (more, want) in [
+        (json!({}), 1.0),
+        (json!({"repeat_last_n": 1}), 0.75),
+        (json!({"repeat_last_n": 0}), 0.0),
+        (json!({"penalize_prompt": false}), 0.0),
+    ] {
+        let got = plain - above(with(more.clone()));
+        assert!((got - want).abs() < 1e-3, "{more}: {got}");
+    }
+
+    // The first token is ahead by half of what the penalties take from it.
+    let ahead = 50.0 - plain + 0.5;
+    let chosen = |path: &str, more: Value| {
+        let mut more = with(more);
+        more["temperature"] = json!(0);
+        more["logit_bias"] = json!([[first, ahead], [second, 50]]);
+        more["return_tokens"] = json!(true);
+        let answer = server.ok(path, &body(&more));
+        let tokens = match path {
+            "/completion" => answer["tokens"].clone(),
+            _ => answer["choices"][0]["tokens"].clone(),
+        };
+        tokens[0].as_u64().expect("an id")
+    };
+    assert_eq!(chosen("/completion", json!({})), second);
+    assert_eq!(chosen("/completion", json!({"penalize_prompt": false})), first);
+    assert_eq!(chosen("/v1/completions", json!({})), first);
+    assert_eq!(chosen("/v1/completions", json!({"penalize_prompt": true})), second);
+}
