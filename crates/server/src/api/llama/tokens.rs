@@ -81,9 +81,9 @@ pub(crate) async fn tokenize(
     let tokens = held.work(move || {
         let ids = model.tokenizer().encode_guarded(&text, options)?;
         drop(text);
-        // An id that has no text is found before the answer begins.
+        // An id that has no bytes is found before the answer begins.
         if pieces || strings {
-            ids.iter().try_for_each(|&id| model.tokenizer().token_text(id).map(drop))?;
+            ids.iter().try_for_each(|&id| model.tokenizer().token_bytes(id).map(drop))?;
         }
         Ok(Tokens { ids, model, pieces, strings })
     });
@@ -134,16 +134,22 @@ impl Tokens {
             if start + idx > 0 {
                 out.push(',');
             }
-            let text = || json!(self.model.tokenizer().token_text(id).unwrap_or_default());
+            let bytes = || self.model.tokenizer().token_bytes(id).unwrap_or_default();
             // Writing to a string does not fail.
             let _ = match (ids, texts) {
-                (true, true) => write!(out, r#"{{"id":{id},"piece":{}}}"#, text()),
+                (true, true) => write!(out, r#"{{"id":{id},"piece":{}}}"#, piece(bytes())),
                 (true, false) => write!(out, "{id}"),
-                (false, _) => write!(out, "{}", text()),
+                (false, _) => write!(out, "{}", json!(String::from_utf8_lossy(bytes()))),
             };
         }
         out
     }
+}
+
+/// A token's bytes as llama-server shows them: their text, or the list of them if they are a part of a
+/// character.
+fn piece(bytes: &[u8]) -> Value {
+    str::from_utf8(bytes).map_or_else(|_| json!(bytes), |text| json!(text))
 }
 
 #[derive(Debug, Deserialize)]

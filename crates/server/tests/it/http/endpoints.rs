@@ -66,6 +66,12 @@ fn texts_become_tokens_and_come_back() {
     let special = json!({"content": "abc", "add_special": true, "with_pieces": true});
     let pieces = server.ok("/tokenize", &special);
     assert_eq!(pieces["tokens"][1], json!({"id": 260, "piece": "a"}));
+    // A token that is a part of a character has no text.
+    let bytes = json!({"content": "aé", "with_pieces": true, "return_token_strs": true});
+    let bytes = server.ok("/tokenize", &bytes);
+    let pieces: Vec<&Value> = (0..3).map(|idx| &bytes["tokens"][idx]["piece"]).collect();
+    assert_eq!(pieces, [&json!("a"), &json!([0xc3]), &json!([0xa9])]);
+    assert_eq!(bytes["token_strs"], json!(["a", "\u{fffd}", "\u{fffd}"]));
     let text = server.ok("/detokenize", &json!({"tokens": [260, 261, 262]}));
     assert_eq!(text, json!({"prompt": "abc", "content": "abc"}));
     let chat = json!({"messages": [{"role": "user", "content": "abc"}]});
