@@ -49,9 +49,8 @@ pub(crate) struct GlobalArgs {
 }
 
 impl GlobalArgs {
-    pub(crate) fn sources(&self) -> Result<Sources> {
-        let cache = Cache::locate(self.cache_dir.as_deref())?;
-        Ok(Sources { cache, offline: self.offline })
+    pub(crate) fn sources(&self) -> Sources {
+        Sources::new(Cache::locate(self.cache_dir.as_deref()), self.offline)
     }
 }
 

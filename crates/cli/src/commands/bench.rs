@@ -91,7 +91,7 @@ fn tests(args: &Args) -> Result<Vec<BenchTest>> {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let tests = tests(args)?;
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let batch = tests.iter().map(|test| test.batch).max();
     let needs = Needs {
         ctx: tests.iter().map(|test| test.n_tokens.saturating_add(test.depth)).max(),

@@ -18,7 +18,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let cache = global.sources()?.cache;
+    let sources = global.sources();
+    let cache = sources.cache()?;
     let usage = cache.usage()?;
     let total =
         usage.models.iter().map(|(_, bytes)| bytes).sum::<u64>() + usage.unfinished + usage.packed;

@@ -77,7 +77,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         [] => vec![read_text(None, args.file.as_ref(), "text")?],
         texts => texts.to_vec(),
     };
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let needs = Needs { ctx: args.ctx, output: ModelOutput::Embeddings, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let pooling = args.pooling.map_or_else(|| engine.model.pooling(), |arg| Ok(arg.into()))?;

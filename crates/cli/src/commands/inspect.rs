@@ -57,7 +57,7 @@ impl Report {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     if args.graph {
         let engine = Engine::load(&path, &to_print(&args.load), global, Needs::default())?;
         if args.json {

@@ -75,7 +75,7 @@ const QUANTILES: &[(&str, &str, f64)] = &[
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let text = read_text(None, Some(&args.file), "text")?;
-    let sources = global.sources()?;
+    let sources = global.sources();
     let path = sources.resolve(&args.model)?;
     let base_path = args.base.as_ref().map(|base| sources.resolve(base)).transpose()?;
     let needs = Needs { ctx: Some(args.ctx), outputs: Some(OUTPUTS), ..Needs::default() };

@@ -26,7 +26,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     if args.available {
         return available(args.json);
     }
-    let cache = global.sources()?.cache;
+    let sources = global.sources();
+    let cache = sources.cache()?;
     let entries = cache.list()?;
     let pulled = |name: &str| entries.iter().any(|entry| entry.manifest.name == name);
     if args.json {

@@ -85,7 +85,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     if let Some(chunk) = sizes.copied().find(|chunk| chunk.get() > most) {
         return Err(ui::usage(format!("--also-chunks {chunk}: the maximum is --chunk, {most}")));
     }
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let rows: usize = PACES.iter().sum();
     if args.also_mixed && most < rows {
         return Err(ui::usage(format!("--also-mixed needs a --chunk of at least {rows}")));

@@ -44,7 +44,7 @@ pub(super) fn chunk_len(text: &str) -> Result<usize, String> {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let text = read_text(None, Some(&args.file), "text")?;
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let needs = Needs { ctx: Some(args.ctx), outputs: Some(OUTPUTS), ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let options = EncodeOptions { add_special: true, parse_special: false };

@@ -24,7 +24,7 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let source = Source::parse(&args.model)?;
-    let entry = global.sources()?.pull(&source, args.force)?;
+    let entry = global.sources().pull(&source, args.force)?;
     let manifest = &entry.manifest;
     if args.json {
         return ui::json(&json!({

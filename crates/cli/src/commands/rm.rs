@@ -20,7 +20,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let sources = global.sources()?;
+    let sources = global.sources();
     let mut out = ui::out();
     let mut unknown = Vec::new();
     for model in &args.models {

@@ -79,7 +79,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         None => read_text(None, args.file.as_ref(), "prompt")?,
     };
     let grammar = args.generate.grammar.read()?;
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let start = Instant::now();
     let prefix_cache = args.prompt_cache.is_some();
     let needs = Needs { ctx: args.generate.ctx, prefix_cache, ..Needs::default() };

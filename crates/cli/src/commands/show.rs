@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use super::inspect::{Report, by_type, shorten};
 use crate::options::GlobalArgs;
 use crate::source::Sources;
+use crate::source::cache::Cache;
 use crate::ui;
 
 /// Reads metadata alone; `realizar inspect` prints all of it with the tensors.
@@ -38,7 +39,7 @@ const HF_SAMPLING: [&str; 7] =
     ["do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "repetition_penalty"];
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
-    let sources = global.sources()?;
+    let sources = global.sources();
     let path = sources.resolve(&args.model)?;
     let rows = rows(&path, &sources)?;
     if args.json {
@@ -58,7 +59,9 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 /// The card of the model at `path`, a name and a text each.
 pub(super) fn rows(path: &Path, sources: &Sources) -> Result<Vec<(&'static str, String)>> {
     let report = Report::read(path, false)?;
-    let pulled = sources.cache.list()?.into_iter().find(|entry| entry.path == path);
+    // Without a cache, nothing was pulled.
+    let pulled = sources.cache().map_or_else(|_| Ok(Vec::new()), Cache::list)?;
+    let pulled = pulled.into_iter().find(|entry| entry.path == path);
     Ok(card(&report, pulled.and_then(|entry| entry.manifest.licence)))
 }
 

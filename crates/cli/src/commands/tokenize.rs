@@ -42,7 +42,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         Some(_) => None,
         None => Some(read_text(args.text.as_deref(), args.file.as_ref(), "text")?),
     };
-    let path = global.sources()?.resolve(&args.model)?;
+    let path = global.sources().resolve(&args.model)?;
     let tokenizer = load_tokenizer(&path)?;
     let ids = match (&args.decode, &text) {
         (Some(ids), _) => ids.0.clone(),

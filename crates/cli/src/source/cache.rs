@@ -102,7 +102,10 @@ impl Cache {
         } else if let Some(home) = set("HOME").or_else(|| set("USERPROFILE")) {
             home.join(".cache").join("realizar")
         } else {
-            bail!("no cache directory: set --cache-dir, REALIZAR_CACHE or HOME");
+            bail!(
+                "there is no directory for downloaded models, because HOME is not set: set HOME or \
+                 REALIZAR_CACHE, or give --cache-dir"
+            );
         };
         let absolute = std::path::absolute(&root);
         let root = absolute.with_context(|| format!("cannot locate {}", root.display()))?;

@@ -137,7 +137,7 @@ mod tests {
         let (url, server) = serve(answers);
         let temp = tempfile::tempdir().expect("temporary directory");
         let cache = Cache::locate(Some(temp.path())).expect("cache");
-        let sources = Sources { cache, offline: false };
+        let sources = Sources::new(Ok(cache), false);
         let source = Source::parse(&url).expect("source");
         let error = sources.pull(&source, false).map(|e| e.path).expect_err("cut off");
         assert!(format!("{error:#}").contains("resume"), "{error:#}");
@@ -163,7 +163,7 @@ mod tests {
         let (url, server) = serve([cut, new, gone].map(str::to_owned).to_vec());
         let temp = tempfile::tempdir().expect("temporary directory");
         let cache = Cache::locate(Some(temp.path())).expect("cache");
-        let sources = Sources { cache, offline: false };
+        let sources = Sources::new(Ok(cache), false);
         let source = Source::parse(&url).expect("source");
         assert!(sources.pull(&source, false).is_err());
         let entry = sources.pull(&source, false).expect("second");

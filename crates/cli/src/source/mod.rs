@@ -188,12 +188,28 @@ struct Fetched {
 
 /// Resolves model arguments against one cache.
 pub(crate) struct Sources {
-    pub(crate) cache: Cache,
+    /// Or why there is none; a path needs none.
+    cache: Result<Cache, String>,
     /// When set, no process and no connection is started.
     pub(crate) offline: bool,
 }
 
 impl Sources {
+    /// Sources over a cache, if there is one.
+    pub(crate) fn new(cache: Result<Cache>, offline: bool) -> Self {
+        Self { cache: cache.map_err(|error| format!("{error:#}")), offline }
+    }
+
+    /// The cache, which every model but that of a path needs.
+    pub(crate) fn cache(&self) -> Result<&Cache> {
+        self.cache.as_ref().map_err(|problem| anyhow!("{problem}"))
+    }
+
+    /// The cached model of a source.
+    fn cached(&self, source: &Source) -> Option<Entry> {
+        self.cache.as_ref().ok()?.get(&source.key()?)
+    }
+
     /// The path of the model that `text` names, pulled into the cache if it is not there.
     pub(crate) fn resolve(&self, text: &str) -> Result<PathBuf> {
         match Source::parse(text)? {
@@ -215,7 +231,8 @@ impl Sources {
 
     /// Says that a model will be fetched where no progress bar does.
     fn announce(&self, source: &Source) {
-        let is_here = source.key().is_some_and(|key| self.cache.get(&key).is_some());
+        let Ok(cache) = &self.cache else { return };
+        let is_here = self.cached(source).is_some();
         if is_here || self.offline || std::io::stderr().is_terminal() {
             return;
         }
@@ -223,7 +240,7 @@ impl Sources {
             Source::Alias(alias) => format!(" ({})", ByteSize(alias.bytes)),
             _ => String::new(),
         };
-        let root = self.cache.root().display();
+        let root = cache.root().display();
         crate::ui::note(&format!("downloading {source}{size} into {root}; later runs have it"));
     }
 
@@ -236,15 +253,15 @@ impl Sources {
         };
         match of_own {
             Source::Path(path) => path.exists().then(|| path.clone()),
-            source => self.cache.get(&source.key()?).map(|entry| entry.path),
+            source => self.cached(source).map(|entry| entry.path),
         }
     }
 
     /// Names of models: of those in the cache, of the alias table and of the families of the catalogue.
     pub(crate) fn known_names(&self) -> Vec<String> {
         // Without a cache that can be read there are still the other names.
-        let pulled =
-            self.cache.list().unwrap_or_default().into_iter().map(|entry| entry.manifest.name);
+        let pulled = self.cache().and_then(Cache::list).unwrap_or_default();
+        let pulled = pulled.into_iter().map(|entry| entry.manifest.name);
         let known = ALIASES.iter().map(|alias| alias.name);
         let known = known.chain(FAMILIES.iter().map(|family| family.name));
         pulled.chain(known.map(str::to_owned)).collect()
@@ -253,16 +270,17 @@ impl Sources {
     /// Removes the model that `text` names from the cache: by the name that it is listed under, or as a model
     /// argument. None if it is not there.
     pub(crate) fn remove(&self, text: &str) -> Result<Option<Manifest>> {
-        let mut keys = self.cache.keys_of(text)?;
+        let cache = self.cache()?;
+        let mut keys = cache.keys_of(text)?;
         if keys.is_empty() {
             keys.extend(Source::parse(text)?.key());
         }
         let mut removed = None;
         for key in keys {
-            let _lock = self.cache.lock(&key, || {
+            let _lock = cache.lock(&key, || {
                 crate::ui::note(&format!("waiting for another process that is pulling {text}"));
             })?;
-            removed = self.cache.remove(&key)?.or(removed);
+            removed = cache.remove(&key)?.or(removed);
         }
         Ok(removed)
     }
@@ -281,25 +299,26 @@ impl Sources {
         let key = source
             .key()
             .ok_or_else(|| anyhow!("{source} is a path; only remote models can be pulled"))?;
-        if !force && let Some(entry) = self.cache.get(&key) {
+        let cache = self.cache()?;
+        if !force && let Some(entry) = cache.get(&key) {
             return Ok(entry);
         }
         if self.offline {
             bail!(
                 "{source} is not in the cache {} and --offline forbids fetching it; \
                  run `realizar pull {source}` while online",
-                self.cache.root().display()
+                cache.root().display()
             );
         }
-        let _lock = self.cache.lock(&key, || {
+        let _lock = cache.lock(&key, || {
             crate::ui::note(&format!("waiting for another process that is pulling {source}"));
         })?;
         if !force {
-            if let Some(entry) = self.cache.get(&key) {
+            if let Some(entry) = cache.get(&key) {
                 return Ok(entry);
             }
             if let Some(earlier) = source.earlier_key()
-                && let Some(entry) = self.cache.adopt(&earlier, &key, &source.to_string())?
+                && let Some(entry) = cache.adopt(&earlier, &key, &source.to_string())?
             {
                 return Ok(entry);
             }
@@ -351,12 +370,13 @@ impl Sources {
         known: Option<(&str, &str)>,
         expected: Option<Expected>,
     ) -> Result<Entry> {
-        let staging = self.cache.stage(key)?;
+        let cache = self.cache()?;
+        let staging = cache.stage(key)?;
         let fetched = match source {
             Source::Pip(pip) => pip.fetch(&staging, expected)?,
-            Source::Hf(hf) => hf.fetch(&staging, &self.cache.partial_dir(key))?,
+            Source::Hf(hf) => hf.fetch(&staging, &cache.partial_dir(key))?,
             Source::Https(https) => {
-                https.fetch(&staging, &Partial::new(self.cache.partial_file(key)), expected)?
+                https.fetch(&staging, &Partial::new(cache.partial_file(key)), expected)?
             }
             Source::Path(_) | Source::Own(_) | Source::Alias(_) | Source::Named(_) => {
                 bail!("{source} is not a remote source")
@@ -375,7 +395,7 @@ impl Sources {
             licence: known.map(|(_, licence)| licence.to_owned()),
             pulled_at: cache::now(),
         };
-        self.cache.install(&staging, &manifest)
+        cache.install(&staging, &manifest)
     }
 }
 
@@ -552,7 +572,7 @@ mod tests {
     fn offline_says_what_is_missing() {
         let temp = tempfile::tempdir().expect("temporary directory");
         let cache = Cache::locate(Some(temp.path())).expect("cache");
-        let sources = Sources { cache, offline: true };
+        let sources = Sources::new(Ok(cache), true);
         for text in ["smollm2", "pip:a==1", "hf:o/r", "https://h/m.gguf"] {
             let error = format!("{:#}", sources.resolve(text).expect_err(text));
             assert!(error.starts_with(&format!("{text} is not in the cache")), "{error}");

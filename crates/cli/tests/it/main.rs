@@ -2,6 +2,7 @@
 
 mod chat;
 mod cli;
+mod home;
 mod hostile;
 #[cfg(unix)]
 mod launch;

@@ -21,7 +21,7 @@ pub(super) enum Input {
 /// A terminal, and the file that keeps what was typed.
 pub(super) struct Terminal {
     editor: Editor<Completion, DefaultHistory>,
-    history: PathBuf,
+    history: Option<PathBuf>,
     keeps_history: bool,
 }
 
@@ -34,8 +34,12 @@ enum Line {
 }
 
 impl Input {
-    /// Standard input. On a terminal, Tab completes commands, files and the names of `models`.
-    pub(super) fn open(history: &Path, models: impl FnOnce() -> Vec<String>) -> Result<Self> {
+    /// Standard input. On a terminal, Tab completes commands, files and the names of `models`, and the history is that of
+    /// a file, if there is a place for one.
+    pub(super) fn open(
+        history: Option<&Path>,
+        models: impl FnOnce() -> Vec<String>,
+    ) -> Result<Self> {
         let stdin = std::io::stdin();
         if !stdin.is_terminal() {
             return Ok(Self::Pipe(stdin.lock().lines()));
@@ -43,10 +47,12 @@ impl Input {
         let config = Config::builder().completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).context("cannot set up line editing")?;
         editor.set_helper(Some(Completion::new(models())));
-        if let Err(error) = editor.load_history(history) {
+        if let Some(history) = history
+            && let Err(error) = editor.load_history(history)
+        {
             tracing::debug!("no history from {}: {error}", history.display());
         }
-        let history = history.to_owned();
+        let history = history.map(Path::to_owned);
         Ok(Self::Terminal(Box::new(Terminal { editor, history, keeps_history: true })))
     }
 
@@ -113,6 +119,7 @@ impl Input {
             return;
         }
         let saved = editor.add_history_entry(text).map_err(anyhow::Error::from).and_then(|_| {
+            let Some(history) = history else { return Ok(()) };
             if let Some(dir) = history.parent() {
                 create_dir(dir)?;
             }

@@ -20,6 +20,7 @@ use realizar_runtime::template::{Content, Message};
 
 use crate::engine::{self, Engine, Needs};
 use crate::options::{GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs};
+use crate::source::cache::Cache;
 use crate::source::{self, Sources, shown};
 use crate::terminal::MarkdownArg;
 use crate::ui;
@@ -51,8 +52,9 @@ pub(crate) struct Args {
 
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let grammar = args.generate.grammar.read()?;
-    let sources = global.sources()?;
-    let input = Input::open(&sources.cache.history_file(), || sources.known_names())?;
+    let sources = global.sources();
+    let history = sources.cache().ok().map(Cache::history_file);
+    let input = Input::open(history.as_deref(), || sources.known_names())?;
     let tools = Tools::start(args.mcp.as_deref(), &input)?;
     let model = Choice { path: sources.resolve(&args.model)?, name: args.model.clone() };
     let system = args.template.system.clone();

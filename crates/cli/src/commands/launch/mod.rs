@@ -46,7 +46,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         let (program, package) = (facts.program, facts.package);
         anyhow!("{program} is not on PATH; `npm install -g {package}` installs it")
     })?;
-    let root = global.sources()?.cache.launch_dir();
+    let root = global.sources().cache()?.launch_dir();
     let folder = root.join(facts.program);
     create_dir(&folder)?;
     let found = Found::new(args, global, &root)?;

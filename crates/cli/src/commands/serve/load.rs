@@ -87,7 +87,7 @@ impl Loader {
     fn memory_of(&self, name: &str) -> Result<MemoryUse> {
         let spec = &*self.find(name)?;
         let needed = |source: &str, needs| {
-            let path = self.global.sources()?.resolve(source)?;
+            let path = self.global.sources().resolve(source)?;
             memory_needed(&path, &self.args.load, &self.global, needs)
         };
         let own = needed(&spec.source, self.needs(spec))?;
@@ -99,7 +99,7 @@ impl Loader {
     fn start(&self, name: &str) -> Result<ServedModel> {
         let (args, spec) = (&self.args, &*self.find(name)?);
         let load = |source: &str, needs| {
-            let path = self.global.sources()?.resolve(source)?;
+            let path = self.global.sources().resolve(source)?;
             anyhow::Ok(Engine::load(&path, &args.load, &self.global, needs)?.model)
         };
         let model = load(&spec.source, self.needs(spec))?;
@@ -141,7 +141,7 @@ impl ModelLoader for Loader {
 
     fn path(&self, name: &str) -> Option<PathBuf> {
         let spec = self.find(name).ok()?;
-        self.global.sources().ok()?.find(&spec.source)
+        self.global.sources().find(&spec.source)
     }
 
     fn discover(&self) -> Vec<ModelSpec> {
