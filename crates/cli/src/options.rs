@@ -7,6 +7,7 @@ pub(crate) use sampling::SamplingArgs;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::IsTerminal;
+use std::net::Ipv6Addr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -276,6 +277,32 @@ pub(crate) fn whole(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "must be a whole number of at least 0".to_owned())
 }
 
+/// An address or a name to listen on; an IPv6 address may stand in brackets, as in a URL.
+pub(crate) fn host(text: &str) -> Result<String, String> {
+    let refuse = |reason: &str| Err(format!("must be an address or a name; {reason}"));
+    if text.is_empty() {
+        return refuse("it is empty");
+    }
+    if text.contains('/') || text.starts_with("unix:") {
+        return refuse(match text.split_once("://") {
+            Some(("http" | "https", _)) => "a URL has more than that: see --port and --tls-cert",
+            _ => "sockets of the file system are not supported",
+        });
+    }
+    if let Some(rest) = text.strip_prefix('[') {
+        return match rest.split_once(']') {
+            Some((address, "")) if address.parse::<Ipv6Addr>().is_ok() => Ok(address.to_owned()),
+            Some((_, port)) if port.starts_with(':') => refuse("the port is given by --port"),
+            _ => refuse("brackets stand around an IPv6 address"),
+        };
+    }
+    // More than one colon is an IPv6 address, with a zone or not.
+    match text.split_once(':') {
+        Some((_, port)) if !port.contains(':') => refuse("the port is given by --port"),
+        _ => Ok(text.to_owned()),
+    }
+}
+
 /// The number of a TCP port.
 pub(crate) fn port(text: &str) -> Result<u16, String> {
     text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u16::MAX))
@@ -401,6 +428,29 @@ mod tests {
     use super::*;
     use crate::commands::Cli;
     use clap::Parser;
+
+    #[test]
+    fn hosts_are_addresses_and_names() {
+        for (text, want) in [
+            ("127.0.0.1", Ok("127.0.0.1")),
+            ("localhost", Ok("localhost")),
+            ("::1", Ok("::1")),
+            ("[::1]", Ok("::1")),
+            ("fe80::1%eth0", Ok("fe80::1%eth0")),
+            ("", Err("it is empty")),
+            ("/run/x.sock", Err("sockets of the file system are not supported")),
+            ("unix:x.sock", Err("sockets of the file system are not supported")),
+            ("http://a", Err("a URL has more than that: see --port and --tls-cert")),
+            ("127.0.0.1:80", Err("the port is given by --port")),
+            ("[::1]:80", Err("the port is given by --port")),
+            ("[a]", Err("brackets stand around an IPv6 address")),
+            ("[::1", Err("brackets stand around an IPv6 address")),
+        ] {
+            let want = want.map(str::to_owned);
+            let want = want.map_err(|reason| format!("must be an address or a name; {reason}"));
+            assert_eq!(host(text), want, "{text}");
+        }
+    }
 
     #[test]
     fn values_are_checked() {

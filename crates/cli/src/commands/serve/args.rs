@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use realizar_server::{IpNet, KeepAlive, ReasoningFormat, ToolFormat};
 
-use crate::options::{DraftHeadArg, LoadArgs, SamplingArgs, memory_size, port, positive, whole};
+use crate::options::{
+    DraftHeadArg, LoadArgs, SamplingArgs, host, memory_size, port, positive, whole,
+};
 
 /// Prints the URL once the models are loaded. Without a model, those that have been pulled are
 /// offered, each loaded on its first request. Ctrl-C ends the server: it takes no new requests, and
@@ -19,8 +21,9 @@ pub(crate) struct Args {
     /// Model for embeddings, as NAME=MODEL or MODEL (may be given several times)
     #[arg(long, value_name = "MODEL")]
     pub(super) embedding_model: Vec<String>,
-    /// Name of the model in requests; with several models NAME=MODEL. Several names are separated
-    /// by commas or given by several flags; the first one is shown in responses
+    /// Name of the model in requests; with several models NAME=MODEL, where MODEL is as given or as
+    /// listed. Several names are separated by commas or given by several flags; the first one is
+    /// shown in responses
     #[arg(short, long, value_name = "NAME", value_delimiter = ',')]
     pub(super) alias: Vec<String>,
     /// Serve every model in this directory (GGUF files and model directories); each is loaded on
@@ -53,8 +56,8 @@ pub(crate) struct Args {
     /// JSON file with `mcpServers`, whose tools the chat page can use; it asks before each call
     #[arg(long, value_name = "FILE")]
     pub(super) mcp: Option<PathBuf>,
-    /// Address or name to listen on; 0.0.0.0 is all addresses of the machine
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    /// Address or name to listen on, such as ::1; 0.0.0.0 is all addresses of the machine
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", value_parser = host)]
     pub(super) host: String,
     /// Port to listen on; 0 picks a free one
     #[arg(long, value_name = "PORT", default_value = "8080", value_parser = port)]

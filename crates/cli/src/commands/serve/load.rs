@@ -39,7 +39,8 @@ impl Loader {
 
     /// The models that have been pulled, if they are offered.
     fn offered(&self) -> Result<Vec<ModelSpec>> {
-        self.pulled.as_ref().map_or_else(|| Ok(Vec::new()), pulled)
+        let Some(cache) = &self.pulled else { return Ok(Vec::new()) };
+        Ok(pulled(cache, &self.args.alias)?.0)
     }
 
     fn needs(&self, spec: &ModelSpec) -> Needs {

@@ -56,8 +56,17 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let runtime = runtime.worker_threads(2).enable_all().build();
     let runtime = runtime.context("cannot start the server's threads")?;
     let kv_events = runtime.block_on(kv_events::bind(args))?;
-    let sources = global.sources()?;
-    let pulled = models::offers_pulled(args).then_some(sources.cache);
+    let sources = global.sources();
+    let pulled = match models::offers_pulled(args) {
+        true => Some(sources.cache()?.clone()),
+        false => None,
+    };
+    // An alias of a model that is not there is an error before anything is served.
+    if let Some(cache) = &pulled
+        && let Some(alias) = models::pulled(cache, &args.alias)?.1.first()
+    {
+        return Err(alias.unknown());
+    }
     let loader = Loader {
         pulled: pulled.clone(),
         args: args.clone(),

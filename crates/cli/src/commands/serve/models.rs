@@ -8,7 +8,7 @@ use realizar_runtime::ModelOutput;
 use realizar_server::ModelSpec;
 
 use super::args::Args;
-use super::names::{names, own_name, split_name};
+use super::names::{Alias, names, own_name, split_name};
 use crate::options::DraftHeadArg;
 use crate::source::cache::Cache;
 use crate::ui;
@@ -29,7 +29,11 @@ pub(super) fn offers_pulled(args: &Args) -> bool {
 }
 
 /// The models that have been pulled, with their files as sources: nothing is fetched for a request.
-pub(super) fn pulled(cache: &Cache) -> Result<Vec<ModelSpec>> {
+/// And those of `aliases` that are of none of them.
+pub(super) fn pulled<'a>(
+    cache: &Cache,
+    aliases: &'a [String],
+) -> Result<(Vec<ModelSpec>, Vec<Alias<'a>>)> {
     let entries = cache.list()?.into_iter();
     let specs = entries.map(|entry| ModelSpec {
         name: entry.manifest.name,
@@ -37,7 +41,29 @@ pub(super) fn pulled(cache: &Cache) -> Result<Vec<ModelSpec>> {
         source: entry.path.to_string_lossy().into_owned(),
         output: ModelOutput::Logits,
     });
-    Ok(specs.collect())
+    let mut specs: Vec<_> = specs.collect();
+    let aliases = aliases.iter().map(|alias| Alias::read(alias)).collect::<Result<Vec<_>>>()?;
+    let unknown = add_aliases(specs.iter_mut(), aliases);
+    Ok((specs, unknown))
+}
+
+/// Adds aliases to the models that they are of, and returns the others.
+fn add_aliases<'s, 'a>(
+    specs: impl IntoIterator<Item = &'s mut ModelSpec>,
+    mut aliases: Vec<Alias<'a>>,
+) -> Vec<Alias<'a>> {
+    let mut specs: Vec<_> = specs.into_iter().collect();
+    aliases.retain(|alias| {
+        let fits = |spec: &&mut &mut ModelSpec| {
+            alias.is_of(spec.aliases.iter().chain([&spec.name, &spec.source]))
+        };
+        match specs.iter_mut().find(fits) {
+            Some(spec) => spec.aliases.push(alias.name.to_owned()),
+            None => return true,
+        }
+        false
+    });
+    aliases
 }
 
 /// All models, the named ones first.
@@ -61,7 +87,8 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     }
     let at_start = !args.lazy;
     let mut all: Vec<Configured> = Vec::new();
-    for (source, mut names) in args.models.iter().zip(names(&args.models, &args.alias)?) {
+    let (of_models, other_aliases) = names(&args.models, &args.alias)?;
+    for (source, mut names) in args.models.iter().zip(of_models) {
         let (name, output) = (names.remove(0), ModelOutput::Logits);
         let source = split_name(source).1.to_owned();
         let spec = ModelSpec { name, aliases: names, source, output };
@@ -93,6 +120,13 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     }
     if let Some(dir) = args.models_dir.as_ref().filter(|_| all.is_empty()) {
         anyhow::bail!("{}: no model in this directory", dir.display());
+    }
+    // What has been pulled gets its aliases where it is listed.
+    if !offers_pulled(args) {
+        let specs = all.iter_mut().map(|configured| &mut configured.spec);
+        if let Some(alias) = add_aliases(specs, other_aliases).first() {
+            return Err(alias.unknown());
+        }
     }
     Ok(all)
 }
@@ -142,6 +176,33 @@ fn is_further_shard(stem: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn aliases_are_of_any_listed_model() {
+        let spec = |name: &str, source: &str| ModelSpec {
+            name: name.to_owned(),
+            aliases: Vec::new(),
+            source: source.to_owned(),
+            output: ModelOutput::Logits,
+        };
+        let with = |given: &[&str]| {
+            let mut specs = [spec("a", "/m/a.gguf"), spec("b", "/m/b.gguf")];
+            let aliases = given.iter().map(|alias| Alias::read(alias).expect("a name")).collect();
+            let unknown = add_aliases(specs.iter_mut(), aliases);
+            match unknown.first() {
+                None => Ok(specs.map(|spec| spec.aliases)),
+                Some(alias) => Err(alias.unknown().to_string()),
+            }
+        };
+        let none = Vec::<String>::new;
+        let x = || vec!["x".to_owned()];
+        assert_eq!(with(&["x=b"]), Ok([none(), x()]));
+        assert_eq!(with(&["x=/m/a.gguf"]), Ok([x(), none()]));
+        assert_eq!(with(&["x=a", "y=x"]), Ok([vec!["x".to_owned(), "y".to_owned()], none()]));
+        assert_eq!(with(&["x=c"]), Err("--alias x=c: no such model is served".to_owned()));
+        let several = "--alias x: with several models, write NAME=MODEL".to_owned();
+        assert_eq!(with(&["x"]), Err(several));
+    }
 
     #[test]
     fn a_directory_offers_its_models() {

@@ -21,31 +21,68 @@ pub(super) fn split_name(given: &str) -> (Option<&str>, &str) {
     }
 }
 
+/// A further name of a model, as `--alias` gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Alias<'a> {
+    pub(super) name: &'a str,
+    /// The model as it is given or listed; none for the only model.
+    of: Option<&'a str>,
+}
+
+impl<'a> Alias<'a> {
+    pub(super) fn read(given: &'a str) -> Result<Self> {
+        let (name, of) = match given.split_once('=') {
+            Some((name, of)) => (name, Some(of)),
+            None => (given, None),
+        };
+        match name.is_empty() {
+            true => Err(ui::usage(format!("--alias {given}: the name is empty"))),
+            false => Ok(Self { name, of }),
+        }
+    }
+
+    /// Whether it is one of a model with these names.
+    pub(super) fn is_of<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
+        self.of.is_some_and(|of| names.into_iter().any(|name| name == of))
+    }
+
+    /// The error where no model fits it.
+    pub(super) fn unknown(&self) -> anyhow::Error {
+        ui::usage(match self.of {
+            Some(of) => format!("--alias {}={of}: no such model is served", self.name),
+            None => format!("--alias {}: with several models, write NAME=MODEL", self.name),
+        })
+    }
+}
+
 /// Of each model its names, the one to show first: that of `NAME=MODEL`, aliases, then what it is called by itself
-/// unless it was given a name.
-pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<String>>> {
+/// unless it was given a name. And the aliases that are of none of these models.
+pub(super) fn names<'a>(
+    models: &[String],
+    aliases: &'a [String],
+) -> Result<(Vec<Vec<String>>, Vec<Alias<'a>>)> {
     let own: Vec<_> = models.iter().map(|model| split_name(model)).collect();
     let mut names: Vec<Vec<String>> =
         own.iter().map(|(name, _)| name.iter().map(|&name| name.to_owned()).collect()).collect();
+    let mut others = Vec::new();
     for alias in aliases {
-        let (name, of) = match alias.split_once('=') {
-            Some((name, model)) => (
-                name,
-                models.iter().zip(&own).position(|(m, (_, own))| m == model || *own == model),
-            ),
-            None if models.len() == 1 => (alias.as_str(), Some(0)),
-            None => {
-                let text = format!("--alias {alias}: with several models, write NAME=MODEL");
-                return Err(ui::usage(text));
-            }
+        let alias = Alias::read(alias)?;
+        let fits = |idx: usize| {
+            let (given, (name, source)) = (&models[idx], own[idx]);
+            // A model that has no other name is listed by its own.
+            let listed = name.is_none().then(|| own_name(source));
+            let source = source.to_owned();
+            let others = [given, &source].into_iter().chain(&listed);
+            alias.is_of(names[idx].iter().chain(others))
         };
-        let Some(of) = of else {
-            return Err(ui::usage(format!("--alias {alias}: no such model is served")));
+        let of = match alias.of {
+            None => (models.len() == 1).then_some(0),
+            Some(_) => (0..models.len()).find(|&idx| fits(idx)),
         };
-        if name.is_empty() {
-            return Err(ui::usage(format!("--alias {alias}: the name is empty")));
+        match of {
+            Some(of) => names[of].push(alias.name.to_owned()),
+            None => others.push(alias),
         }
-        names[of].push(name.to_owned());
     }
     for (names, (name, model)) in names.iter_mut().zip(own) {
         let own = own_name(model);
@@ -53,7 +90,7 @@ pub(super) fn names(models: &[String], aliases: &[String]) -> Result<Vec<Vec<Str
             names.push(own);
         }
     }
-    Ok(names)
+    Ok((names, others))
 }
 
 /// A file's name without its extension, a directory's name, or the source as it was written,
@@ -95,7 +132,11 @@ mod tests {
     fn names_of_models() {
         let check = |models: &[&str], aliases: &[&str], want: Result<&[&[&str]], &str>| {
             let owned = |list: &[&str]| list.iter().map(|&s| s.to_owned()).collect::<Vec<_>>();
-            match (names(&owned(models), &owned(aliases)), want) {
+            let aliases = owned(aliases);
+            let got = names(&owned(models), &aliases).and_then(|(names, others)| {
+                others.first().map_or(Ok(names), |alias| Err(alias.unknown()))
+            });
+            match (got, want) {
                 (Ok(got), Ok(want)) => assert_eq!(got, want),
                 (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{got}"),
                 (got, want) => panic!("{got:?}, expected {want:?}"),
@@ -108,9 +149,26 @@ mod tests {
         check(&["n=a", "b"], &[], Ok(&[&["n"], &["b"]]));
         check(&["n=a", "b"], &["x=a", "y=b"], Ok(&[&["n", "x"], &["y", "b"]]));
         check(&["n=a"], &["x"], Ok(&[&["n", "x"]]));
+        check(&["n=a", "b"], &["x=n"], Ok(&[&["n", "x"], &["b"]]));
+        check(&["a", "b"], &["x=a", "y=x"], Ok(&[&["x", "y", "a"], &["b"]]));
+        check(&["n=a", "b"], &["x="], Err("no such model"));
         check(&["https://u:p@h/m.gguf?token=s"], &[], Ok(&[&["https://h/m.gguf?…"]]));
         check(&["a", "b"], &["x"], Err("NAME=MODEL"));
         check(&["a"], &["x=c"], Err("no such model"));
         check(&["a"], &["=a"], Err("empty"));
+    }
+
+    #[test]
+    fn a_file_has_an_alias_by_the_name_that_is_listed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        for name in ["one.gguf", "two.Q8_0.gguf"] {
+            std::fs::write(path(name), "").expect("written");
+        }
+        let (models, aliases) =
+            ([path("one.gguf"), path("two.Q8_0.gguf")], ["x=two.Q8_0".to_owned()]);
+        let (names, others) = names(&models, &aliases).expect("names");
+        assert_eq!(names, [vec!["one"], vec!["x", "two.Q8_0"]]);
+        assert_eq!(others, []);
     }
 }
