@@ -46,6 +46,29 @@ fn source(path: &Path) -> String {
     }
 }
 
+/// Small templates, each for one thing that Jinja2 or Python has. What Jinja2 refuses when it compiles a template, is
+/// refused when it is loaded.
+#[test]
+fn filters_methods_and_operators_are_those_of_jinja2() {
+    let mut wrong = Vec::new();
+    for row in fixture("builtins.json").as_array().expect("rows") {
+        let source = row["template"].as_str().expect("a template");
+        let template = ChatTemplate::new(source, "<s>", "</s>").map_err(|error| error.to_string());
+        let got = template.as_ref().map_err(Clone::clone).and_then(|template| {
+            template.render(&[], &RenderOptions::default()).map_err(|error| error.to_string())
+        });
+        let is_right = match (row["output"].as_str(), row["fails"].as_str()) {
+            (Some(want), _) => got.as_deref() == Ok(want),
+            (None, Some("load")) => template.is_err(),
+            (None, _) => got.is_err(),
+        };
+        if !is_right {
+            wrong.push(format!("{row}: {got:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
+}
+
 #[test]
 fn renders_equal_those_of_transformers() {
     let Some(dirs) = std::env::var_os("REALIZAR_TEMPLATE_DIR") else {

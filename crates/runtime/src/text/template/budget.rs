@@ -15,8 +15,8 @@ use minijinja::value::{Rest, Value, ValueKind, ValueOrKwargs};
 use minijinja::{Environment, Error, ErrorKind, State, filters};
 use minijinja_contrib::pycompat;
 
-use super::scan;
 use super::turns::{Turn, Turns};
+use super::{builtins, methods, scan};
 
 /// The maximum number of bytes that a rendering makes, in strings and lists.
 pub(super) const MAX_MADE: usize = 512 << 20;
@@ -35,6 +35,8 @@ thread_local! {
     static MADE: Cell<usize> = const { Cell::new(0) };
     /// Sizes of the left operands of products that are being computed.
     static LEFT: RefCell<Vec<Factor>> = const { RefCell::new(Vec::new()) };
+    /// Left operands of `%` whose right one is being computed.
+    static MODULO: RefCell<Vec<Value>> = const { RefCell::new(Vec::new()) };
     static TURN: RefCell<TurnState> = const { RefCell::new(TurnState::None) };
 }
 
@@ -52,12 +54,14 @@ pub(super) struct Rendering(PhantomData<*const ()>);
 pub(super) fn begin(turns: &Arc<Turns>) -> Rendering {
     MADE.set(0);
     LEFT.with_borrow_mut(Vec::clear);
+    MODULO.with_borrow_mut(Vec::clear);
     TURN.set(TurnState::NotTaken(turns.clone()));
     Rendering(PhantomData)
 }
 
 impl Drop for Rendering {
     fn drop(&mut self) {
+        MODULO.with_borrow_mut(Vec::clear);
         TURN.set(TurnState::None);
     }
 }
@@ -170,6 +174,11 @@ fn joined(items: &Value, separator: usize) -> Result<usize, Error> {
     Ok(deep(items, 0)?.saturating_add(n.saturating_mul(separator)))
 }
 
+/// Counts what a format will make of its values, which follow it.
+pub(super) fn count_format(args: &[Value]) -> Result<(), Error> {
+    count(formatted(args)?)
+}
+
 /// Bytes of a format with its values. Widths that come from the values are refused.
 fn formatted(args: &[Value]) -> Result<usize, Error> {
     let Some(format) = args.first().and_then(Value::as_str) else { return Ok(0) };
@@ -217,7 +226,7 @@ fn counted(args: &[Value]) -> Result<usize, Error> {
 pub(super) fn wrap(environment: &mut Environment<'static>) {
     let text: Estimate = |args| Ok(args.first().map_or(0, |arg| 3 * shallow(arg)));
     let items: Estimate = |args| Ok(as_items(args));
-    let table: [(&'static str, Value, Estimate); 29] = [
+    let table: [(&'static str, Value, Estimate); 28] = [
         ("lower", Value::from_function(filters::lower), text),
         ("upper", Value::from_function(filters::upper), text),
         ("title", Value::from_function(filters::title), text),
@@ -227,7 +236,6 @@ pub(super) fn wrap(environment: &mut Environment<'static>) {
         ("join", Value::from_function(filters::join), |args| {
             args.first().map_or(Ok(0), |it| joined(it, args.get(1).map_or(0, shallow)))
         }),
-        ("format", Value::from_function(filters::format), formatted),
         ("pprint", Value::from_function(filters::pprint), |args| {
             args.first().map_or(Ok(0), |arg| Ok(deep(arg, 0)?.saturating_mul(32)))
         }),
@@ -268,6 +276,7 @@ pub(super) fn wrap(environment: &mut Environment<'static>) {
     environment.remove_global("debug");
     environment.set_unknown_method_callback(method);
     add_operators(environment);
+    add_modulo(environment);
 }
 
 fn method(
@@ -282,12 +291,15 @@ fn method(
             "replace" => replaced(&all())?,
             "format" => formatted(&all())?,
             "join" => args.first().map_or(Ok(0), |items| joined(items, text.len()))?,
-            "split" | "splitlines" => text.len().saturating_mul(ITEM),
-            "upper" | "lower" | "title" | "capitalize" => 3 * text.len(),
+            "split" | "rsplit" | "splitlines" => text.len().saturating_mul(ITEM),
+            "upper" | "lower" | "title" | "capitalize" | "casefold" | "swapcase" => 3 * text.len(),
             _ => text.len(),
         })?;
     }
-    pycompat::unknown_method_callback(state, value, name, args)
+    match methods::call(value, name, args) {
+        Some(result) => result,
+        None => pycompat::unknown_method_callback(state, value, name, args),
+    }
 }
 
 /// The filters after operands. They give their value back.
@@ -312,6 +324,18 @@ fn add_operators(environment: &mut Environment<'static>) {
         let product = times(&value)?;
         LEFT.with_borrow_mut(|left| left.push(product));
         Ok::<_, Error>(value)
+    });
+}
+
+/// The filters after the operands of `%`, which [`scan`] makes a product: the first is 1, the second is the result.
+fn add_modulo(environment: &mut Environment<'static>) {
+    environment.add_filter(scan::MODULO_LEFT, |value: Value| {
+        MODULO.with_borrow_mut(|left| left.push(value));
+        1
+    });
+    environment.add_filter(scan::MODULO_RIGHT, |state: &mut State<'_, '_>, right: &Value| {
+        let left = MODULO.with_borrow_mut(Vec::pop);
+        builtins::percent(state, &left.unwrap_or_default(), right)
     });
 }
 

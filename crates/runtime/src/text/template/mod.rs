@@ -21,10 +21,13 @@
 //! [`ChatTemplate::render_prompt`] renders for a tokenizer, so that what people write does not become control tokens.
 
 mod budget;
+mod builtins;
 mod clock;
 mod error;
 mod guard;
 mod message;
+mod methods;
+mod names;
 mod python;
 mod scan;
 mod source;
@@ -43,6 +46,7 @@ use crate::base::panics;
 pub use error::Error;
 use message::ForTemplate;
 pub use message::{Content, Message};
+use names::{Named, Use};
 
 /// Steps of the template machine after which a render is aborted.
 const MAX_STEPS: u64 = 5_000_000;
@@ -243,6 +247,7 @@ fn compile_here(checked: scan::Checked) -> Result<Environment<'static>, Error> {
     environment.set_auto_escape_callback(|_| AutoEscape::None);
     environment.set_fuel(Some(steps.clamp(MIN_STEPS, MAX_STEPS)));
     budget::wrap(&mut environment);
+    builtins::add(&mut environment);
     environment.set_formatter(|out, _state, value| {
         budget::count_text(value)?;
         if let Some(text) = value.as_str() {
@@ -308,7 +313,26 @@ fn compile_here(checked: scan::Checked) -> Result<Environment<'static>, Error> {
             .with_source(Raised(message.to_owned())))
     });
     environment.add_template_owned(source::NAME, checked.text).map_err(syntax_error)?;
+    check_names(&environment, &checked.names)?;
     Ok(environment)
+}
+
+/// Refuses a template that names a filter or a test that does not exist.
+fn check_names(environment: &Environment<'static>, names: &[Named]) -> Result<(), Error> {
+    let mut state = environment.empty_state();
+    for Named { of, name, line } in names {
+        let (result, unknown, what) = match of {
+            Use::Filter => {
+                (state.apply_filter(name, &[]).err(), ErrorKind::UnknownFilter, "filter")
+            }
+            Use::Test => (state.perform_test(name, &[]).err(), ErrorKind::UnknownTest, "test"),
+        };
+        if result.is_some_and(|error| error.kind() == unknown) {
+            let problem = format!("there is no {what} named `{name}` (in line {line})");
+            return Err(Error::Syntax { problem });
+        }
+    }
+    Ok(())
 }
 
 fn describe(error: &minijinja::Error) -> String {
@@ -441,6 +465,25 @@ mod tests {
         );
         check("{% for a in range(9999) %}{{ 'abcdefgh' * 9999 }}{% endfor %}", "more than");
         check("{{ 'a' * 99999999999 }}", "made more than 512.00 MiB");
-        check("{% include 'file' %}", "file");
+        check("{% include 'file' %}", "does not parse: there is no template that it could include");
+        check("{% if 1 %}{% include 'file' %}{% endif %}", "file");
+        // As in Jinja2, a filter that does not exist is an error of the template unless it is in a condition.
+        check(
+            "{{ 1 | nofilter }}",
+            "does not parse: there is no filter named `nofilter` (in line 1)",
+        );
+        check(
+            "{% for m in [] %}\n{{ m is notest }}{% endfor %}",
+            "no test named `notest` (in line 2)",
+        );
+        check("{% if 1 %}{{ 1 | nofilter }}{% endif %}", "failed: unknown filter");
+        check("{{ '%d' % 'x' }}", "failed");
+        check("{{ '%s %s' % ('a',) }}", "not enough arguments for format string");
+        check("{{ '%s' % ('a', 'b') }}", "not all arguments converted");
+        check("{{ messages[0].x % 2 }}", "failed");
+        check("{{ (messages | length) % 0 }}", "modulo by zero");
+        check("{{ 'a'.index('b') }}", "substring not found");
+        check("{{ 'a'.rsplit('') }}", "empty separator");
+        check("{{ 'a'.ljust(999999999) }}", "a width is too large");
     }
 }

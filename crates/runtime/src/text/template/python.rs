@@ -23,6 +23,14 @@ pub(super) fn write_str(value: &Value, out: &mut String) -> Result<(), Error> {
     Ok(())
 }
 
+/// Python's `repr(value)`.
+pub(super) fn repr(value: &Value) -> Result<String, Error> {
+    budget::count_text(value)?;
+    let mut out = String::new();
+    write_repr(value, &mut out, 0)?;
+    Ok(out)
+}
+
 fn write_repr(value: &Value, out: &mut String, depth: usize) -> Result<(), Error> {
     check_depth(depth)?;
     match value.kind() {

@@ -6,7 +6,10 @@
 //!
 //! The template machine has no bound on what operators make. So filters of [`budget`](super::budget)
 //! are put after the operands of `~`, `+` and `*`, after slices and literals; they count, and give
-//! the value back. No line is added, so that errors keep their place.
+//! the value back. `%`, which the machine has for numbers alone, becomes a product of two filters, where it is the first
+//! operator of its term. No line is added, so that errors keep their place.
+
+use super::names::{self, Named};
 
 /// The maximum number of bytes of a template.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -25,6 +28,8 @@ pub(super) const ITEMS: &str = "_made_items";
 pub(super) const LEFT: &str = "_times_left";
 pub(super) const RIGHT: &str = "_times_right";
 pub(super) const MIDDLE: &str = "_times_middle";
+pub(super) const MODULO_LEFT: &str = "_modulo_left";
+pub(super) const MODULO_RIGHT: &str = "_modulo_right";
 
 /// Words that stand between operands.
 const WORDS: &[&str] = &["and", "or", "not", "in", "is", "if", "else"];
@@ -36,10 +41,12 @@ pub(super) struct Checked {
     pub(super) text: String,
     /// Bytes of the longest text between tags.
     pub(super) longest_data: usize,
+    /// The filters and tests without which Jinja2 does not compile it.
+    pub(super) names: Vec<Named>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(super) enum Kind {
     Name,
     Text,
     Number,
@@ -49,9 +56,9 @@ enum Kind {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Symbol<'a> {
-    kind: Kind,
-    text: &'a str,
+pub(super) struct Symbol<'a> {
+    pub(super) kind: Kind,
+    pub(super) text: &'a str,
     end: usize, // in the template
 }
 
@@ -61,26 +68,34 @@ pub(super) fn check(source: &str) -> Result<Checked, String> {
         return Err(format!("it has {} bytes, at most {MAX_BYTES} are allowed", source.len()));
     }
     let mut scan = Scan { source, at: 0, out: String::new(), copied: 0, longest_data: 0 };
-    let (mut depth, mut n_branches) = (0_usize, 0);
+    let mut n_branches = 0;
+    let mut blocks: Vec<&str> = Vec::new(); // the names of the blocks that are open
+    let mut names = Vec::new();
     while let Some((is_block, symbols)) = scan.next_tag()? {
         let line = |scan: &Scan<'_>| 1 + source[..scan.at].matches('\n').count();
         if let Err(problem) = check_tag(&symbols) {
             return Err(format!("{problem} (in line {})", line(&scan)));
         }
         let first = symbols.first().filter(|_| is_block).map_or("", |symbol| symbol.text);
+        let is_conditional = first == "if" || blocks.last().is_some_and(|&block| block == "if");
         match first {
             "if" | "for" | "with" | "autoescape" | "filter" | "block" | "macro" | "call" => {
-                depth += 1;
+                blocks.push(first);
             }
-            "set" => {
-                // A block has no value, or filters for it.
-                depth += usize::from(!symbols.iter().any(|symbol| symbol.text == "="));
-            }
+            // A block has no value, or filters for it.
+            "set" if !symbols.iter().any(|symbol| symbol.text == "=") => blocks.push(first),
             "elif" => n_branches += 1,
-            name if name.starts_with("end") => depth = depth.saturating_sub(1),
+            "include" | "import" | "from" | "extends" if !is_conditional => {
+                let line = line(&scan);
+                return Err(format!("there is no template that it could {first} (in line {line})"));
+            }
+            name if name.starts_with("end") => drop(blocks.pop()),
             _ => {}
         }
-        if depth > MAX_DEPTH {
+        if !is_conditional {
+            names::of_tag(&symbols, is_block, line(&scan), &mut names);
+        }
+        if blocks.len() > MAX_DEPTH {
             return Err(format!(
                 "blocks are nested more than {MAX_DEPTH} deep (in line {})",
                 line(&scan)
@@ -92,7 +107,7 @@ pub(super) fn check(source: &str) -> Result<Checked, String> {
         scan.add_filters(&symbols, is_block);
     }
     scan.out.push_str(&source[scan.copied..]);
-    Ok(Checked { text: scan.out, longest_data: scan.longest_data })
+    Ok(Checked { text: scan.out, longest_data: scan.longest_data, names })
 }
 
 fn check_tag(symbols: &[Symbol<'_>]) -> Result<(), String> {
@@ -234,6 +249,7 @@ impl<'a> Scan<'a> {
     /// Writes the tag with the filters after its operands.
     fn add_filters(&mut self, symbols: &[Symbol<'a>], is_block: bool) {
         let mut added: Vec<(usize, &'static str)> = Vec::new(); // where, and which
+        let mut products: Vec<usize> = Vec::new(); // ends of the signs that become products
         // Names of a block's tag are not operands.
         let first = usize::from(is_block);
         for (i, symbol) in symbols.iter().enumerate().skip(first) {
@@ -252,6 +268,11 @@ impl<'a> Scan<'a> {
                     let again = symbols.iter().any(|it| it.end > end)
                         && symbols.iter().find(|it| it.end > end).is_some_and(|it| it.text == "*");
                     added.push((end, if again { MIDDLE } else { RIGHT }));
+                }
+                "%" if symbol.kind == Kind::Symbol && begins_term(symbols, i) => {
+                    let Some(end) = operand_end(symbols, i + 1) else { continue };
+                    added.extend([(symbols[i - 1].end, MODULO_LEFT), (end, MODULO_RIGHT)]);
+                    products.push(symbol.end);
                 }
                 // Lists, tuples, maps and slices.
                 "[" | "(" | "{" if symbol.kind == Kind::Open => {
@@ -287,7 +308,13 @@ impl<'a> Scan<'a> {
         }
         added.sort_unstable_by_key(|&(at, filter)| (at, order(filter)));
         added.dedup();
+        let mut products = products.into_iter().peekable();
         for (at, filter) in added {
+            while let Some(end) = products.next_if(|&end| end <= at) {
+                self.out.push_str(&self.source[self.copied..end - 1]);
+                self.out.push('*');
+                self.copied = end;
+            }
             self.out.push_str(&self.source[self.copied..at]);
             self.out.push('|');
             self.out.push_str(filter);
@@ -298,7 +325,10 @@ impl<'a> Scan<'a> {
 
 /// After one operand, what is counted comes before what is multiplied.
 fn order(filter: &str) -> usize {
-    [TEXT, ITEMS, RIGHT, MIDDLE, LEFT].iter().position(|it| *it == filter).unwrap_or(0)
+    [TEXT, MODULO_RIGHT, ITEMS, RIGHT, MIDDLE, LEFT, MODULO_LEFT]
+        .iter()
+        .position(|it| *it == filter)
+        .unwrap_or(0)
 }
 
 /// Whether an operand ends before the symbol `i`.
@@ -309,6 +339,58 @@ fn ends_operand(symbols: &[Symbol<'_>], i: usize) -> bool {
         Kind::Text | Kind::Number | Kind::Close => true,
         Kind::Open | Kind::Symbol => false,
     }
+}
+
+/// Whether the operand before the operator `i` may be a string, and no other operator of its term or a sign comes before it.
+fn begins_term(symbols: &[Symbol<'_>], i: usize) -> bool {
+    if !ends_operand(symbols, i) {
+        return false;
+    }
+    let is = |at: usize, texts: &[&str]| {
+        symbols[at].kind == Kind::Symbol && texts.contains(&symbols[at].text)
+    };
+    // The first symbol of the operand.
+    let mut start = i - 1;
+    loop {
+        match symbols[start].kind {
+            Kind::Close => {
+                let Some(open) = opening(symbols, start) else { return false };
+                start = open;
+                if ends_operand(symbols, open) {
+                    start -= 1;
+                    continue;
+                }
+            }
+            Kind::Text => {
+                while start > 0 && symbols[start - 1].kind == Kind::Text {
+                    start -= 1;
+                }
+            }
+            Kind::Name if start >= 2 && is(start - 1, &[".", "|"]) => {
+                start -= 2;
+                continue;
+            }
+            Kind::Name => {}
+            Kind::Number | Kind::Open | Kind::Symbol => return false,
+        }
+        break;
+    }
+    let Some(before) = start.checked_sub(1) else { return true };
+    let is_sign = is(before, &["-", "+"]) && !ends_operand(symbols, before);
+    !is_sign && !is(before, &["*", "/", "//", "%", "**"])
+}
+
+/// The index of the bracket that is closed by the one at `close`.
+fn opening(symbols: &[Symbol<'_>], close: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    symbols[..=close].iter().rposition(|symbol| {
+        match symbol.kind {
+            Kind::Close => depth += 1,
+            Kind::Open => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth == 0
+    })
 }
 
 /// The index of the bracket that closes the one at `open`.
@@ -409,9 +491,16 @@ mod tests {
     fn filters_stand_behind_operands() {
         let check = |source: &str, want: &str| {
             let got = check(source).unwrap().text;
-            let short = [(TEXT, "T"), (ITEMS, "I"), (LEFT, "L"), (RIGHT, "R"), (MIDDLE, "M")]
-                .iter()
-                .fold(got, |text, (name, letter)| text.replace(name, letter));
+            let letters = [
+                (TEXT, "T"),
+                (ITEMS, "I"),
+                (LEFT, "L"),
+                (RIGHT, "R"),
+                (MIDDLE, "M"),
+                (MODULO_LEFT, "P"),
+                (MODULO_RIGHT, "Q"),
+            ];
+            let short = letters.iter().fold(got, |text, (name, letter)| text.replace(name, letter));
             assert_eq!(short, want, "{source}");
         };
         check("a {{ b }} c", "a {{ b }} c");
@@ -419,6 +508,16 @@ mod tests {
         check("{{ 'x' 'y' + a | trim + b }}", "{{ 'x' 'y'|I + a | trim|I + b|I }}");
         check("{{ a * b * c + 1 }}", "{{ a|L * b|M * c|I|R + 1|I }}");
         check("{{ f(*a, **b) ** c }}", "{{ f(*a, **b) ** c }}");
+        check(
+            "{{ a.b[0] % c + d - e|f(1) % -g }}",
+            "{{ a.b[0]|P * c|Q|I + d|I - e|f(1)|P * -g|Q }}",
+        );
+        check("{{ '%s' 'x' % (a, b) }}", "{{ '%s' 'x'|P * (a, b)|T|Q }}");
+        check("{{ a % b * c }}{{ a * b % c }}", "{{ a|P * b|Q|L * c|R }}{{ a|L * b|R % c }}");
+        check(
+            "{{ a % b % c }}{{ -a % b }}{{ 7 % a }}",
+            "{{ a|P * b|Q % c }}{{ -a % b }}{{ 7 % a }}",
+        );
         check("{{ [1, x[1:]] }}{{ x[1] }}", "{{ [1, x[1:]|T]|T }}{{ x[1] }}");
         check("{% set (a, b) = (c, d) %}", "{% set (a, b) = (c, d)|T %}");
         check("{% for a in b + [c] %}", "{% for a in b|I + [c]|T|I %}");
@@ -429,6 +528,25 @@ mod tests {
         );
         check("{{ {'a': {'b': 1}} }}}", "{{ {'a': {'b': 1}|T}|T }}}");
         check("{{ \"}} ~\" ~ 1.5 }}", "{{ \"}} ~\"|T ~ 1.5|T }}");
+    }
+
+    #[test]
+    fn filters_and_tests_are_found_where_jinja2_needs_them() {
+        let check = |source: &str, want: &[&str]| {
+            let names = check(source).unwrap().names;
+            let names: Vec<_> = names.iter().map(|named| named.name.as_str()).collect();
+            assert_eq!(names, want, "{source}");
+        };
+        check("{{ a|b|c(d|e) is not f }}", &["b", "c", "f", "e"]);
+        check(
+            "{% if a|b is c %}{{ d|e }}{% elif f|g %}{% else %}{{ h|i }}{% endif %}{{ j|k }}",
+            &["k"],
+        );
+        check("{{ a|b if c|d else e }}{{ [f|g, h|i if j, (k|l if m)|n] }}", &["g", "n"]);
+        check("{% if a %}{% for b in c|d %}{{ e|f }}{% endfor %}{% endif %}", &["f"]);
+        check("{% for a in b|c if d|e %}{% endfor %}{% set f = g|h %}", &["c", "e", "h"]);
+        check("{% filter a %}{% endfilter %}{% set b|c %}{% endset %}", &["a", "c"]);
+        check("{{ f(a=b|c, d={'e': g|h}) }}", &["c", "h"]);
     }
 
     #[test]
