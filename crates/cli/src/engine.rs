@@ -148,7 +148,9 @@ impl Engine {
         let template = if tools.is_empty() { template } else { template.for_tools() };
         let (mut extra, mut in_template) = (Map::new(), None);
         let mut messages = Cow::Borrowed(messages);
-        if !tools.is_empty() {
+        if tools.is_empty() {
+            messages = Cow::Owned(template.arranged(&messages).into_owned());
+        } else {
             let traits = TemplateTraits::of(template);
             let mut prepared = traits.prepare(messages.into_owned())?;
             in_template = traits.tell_of_tools(tools, &mut prepared, &mut extra);

@@ -51,7 +51,6 @@ pub use chat::messages::TemplateTraits;
 pub use chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
 pub use chat::reasoning::ReasoningFormat;
 pub use chat::tools::ToolFormat;
-pub use chat::turns::TurnTraits;
 pub use chat::{conversation, tools};
 pub use config::{ConnectionLimits, Limits, ServerConfig, TlsFiles};
 pub use error::{ApiError, Error, LoadError};
@@ -59,6 +58,7 @@ pub use fields::InvalidRequest;
 pub use ipnet::IpNet;
 #[cfg(feature = "kv-events")]
 pub use kv_events::{KvEvents, KvEventsConfig};
+pub use realizar_runtime::template::TurnTraits;
 pub use record::{RequestObserver, RequestRecord};
 pub use registry::served::ServedModel;
 pub use registry::{KeepAlive, ModelLoader, ModelSpec, Models, ModelsConfig, NoDuration};

@@ -152,6 +152,22 @@ fn embeddings_are_one_line_for_each_text() {
 }
 
 #[test]
+fn a_system_message_that_the_template_refuses_begins_the_users_turn() {
+    let template = tempfile::NamedTempFile::new().expect("temporary file");
+    let source = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                  [{{ m.content }}]{% endfor %}";
+    std::fs::write(template.path(), source).expect("write");
+    let template = template.path().display().to_string();
+    let run = |more: &[&str]| {
+        let args = ["run", &model(), "--template", &template, "-n", "3", "--greedy"];
+        stdout(&[&args[..], more].concat(), "")
+    };
+    let joined = run(&["a\n\nb"]);
+    assert_eq!(run(&["b", "--system", "a"]), joined);
+    assert_ne!(run(&["b"]), joined);
+}
+
+#[test]
 fn chat_with_a_template_reads_lines() {
     let template = tempfile::NamedTempFile::new().expect("temporary file");
     let source = "{% for m in messages %}{{ m.content }} {% endfor %}";

@@ -6,14 +6,14 @@ use crate::text::template::{ChatTemplate, Message, RenderOptions};
 use crate::text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// The prompt of a conversation, up to the beginning of the assistant's answer. What messages spell does not become
-/// control tokens.
+/// control tokens, and turns that the template does not take as they are, are arranged.
 pub(crate) fn chat_prompt(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
     messages: &[Message],
 ) -> Result<Vec<u32>, Error> {
     let options = RenderOptions { add_generation_prompt: true, ..RenderOptions::default() };
-    let text = template.render_prompt(messages, &options, tokenizer)?;
+    let text = template.render_prompt(&template.arranged(messages), &options, tokenizer)?;
     // The template writes the special tokens itself.
     let options = EncodeOptions { add_special: false, parse_special: true };
     Ok(tokenizer.encode_guarded(&text, options)?)
@@ -21,7 +21,8 @@ pub(crate) fn chat_prompt(
 
 impl Model {
     /// The prompt that its chat template makes of a conversation, up to the beginning of the assistant's
-    /// answer. What messages spell does not become control tokens.
+    /// answer. What messages spell does not become control tokens. Turns that the template does not take as they are,
+    /// are [arranged](ChatTemplate::arranged): a system message may become the beginning of the user's first turn.
     ///
     /// # Errors
     /// If the model has no tokenizer or no chat template, or the template refuses the conversation.

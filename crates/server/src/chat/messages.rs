@@ -4,12 +4,11 @@
 //! objects or as strings, the role `developer` or not. A template is asked by rendering small
 //! conversations with it, once, when it is loaded.
 
-use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
+use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions, TurnTraits};
 use serde_json::{Map, Value, json};
 use std::time::SystemTime;
 
 use crate::chat::tools::INPUT;
-use crate::chat::turns::TurnTraits;
 use crate::fields::{Fields, InvalidRequest};
 
 /// What a chat template can read.

@@ -6,4 +6,3 @@ pub(crate) mod messages;
 pub(crate) mod parser;
 pub(crate) mod reasoning;
 pub mod tools;
-pub(crate) mod turns;

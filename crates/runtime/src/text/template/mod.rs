@@ -28,6 +28,7 @@ mod guard;
 mod message;
 mod methods;
 mod names;
+mod order;
 mod python;
 mod scan;
 mod source;
@@ -35,7 +36,7 @@ mod turns;
 
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use minijinja::syntax::SyntaxConfig;
@@ -47,6 +48,7 @@ pub use error::Error;
 use message::ForTemplate;
 pub use message::{Content, Message};
 use names::{Named, Use};
+pub use order::TurnTraits;
 
 /// Steps of the template machine after which a render is aborted.
 const MAX_STEPS: u64 = 5_000_000;
@@ -68,6 +70,7 @@ pub struct ChatTemplate {
     bos: Option<String>,
     eos: Option<String>,
     turns: Arc<turns::Turns>,
+    turn_traits: OnceLock<TurnTraits>, // once they are needed
 }
 
 /// What a render is given beside the messages.
@@ -106,6 +109,7 @@ impl ChatTemplate {
             bos,
             eos,
             turns: Arc::default(),
+            turn_traits: OnceLock::new(),
         })
     }
 

@@ -170,3 +170,44 @@ fn a_stream_is_role_deltas_reason_usage_done() {
         .collect();
     assert!(counts.is_sorted() && counts.last() == Some(&12), "{counts:?}");
 }
+
+#[test]
+fn a_system_message_without_a_place_begins_the_users_turn_in_every_dialect() {
+    let turns = "{% for m in messages %}{% if m.role == 'system' %}SYSTEM{% else %}<{{ m.role }}>{{ m.content }}\
+                 {% endif %}{% endfor %}<assistant>";
+    let refuses = turns.replace("SYSTEM", "{{ raise_exception('no system role') }}");
+    let leaves_out = turns.replace("SYSTEM", "");
+    for template in [refuses, leaves_out] {
+        let server = TestServer::with_template(&template);
+        let user = json!({"role": "user", "content": "Hello"});
+        let system = json!({"role": "system", "content": "Be kind"});
+        let rendered = server.ok("/apply-template", &json!({"messages": [system, user]}));
+        assert_eq!(rendered["prompt"], "<user>Be kind\n\nHello<assistant>");
+        let joined = json!([{"role": "user", "content": "Be kind\n\nHello"}]);
+        let want = content(&server.ok(PATH, &ask(json!({"messages": joined}))));
+        let plain = content(&server.ok(PATH, &ask(json!({"messages": [user]}))));
+        assert_ne!(want, plain);
+
+        assert_eq!(content(&server.ok(PATH, &ask(json!({"messages": [system, user]})))), want);
+        let greedy = |more: Value| {
+            let mut body = json!({"model": "tiny", "temperature": 0, "stream": false});
+            body.as_object_mut()
+                .expect("fields")
+                .extend(more.as_object().cloned().expect("fields"));
+            body
+        };
+        let begins = |text: &Value| {
+            let text = text.as_str().expect("a text");
+            assert!(!text.is_empty() && want.starts_with(text), "{text:?}, expected {want:?}");
+        };
+        let body = json!({"max_tokens": 12, "system": "Be kind", "messages": [user]});
+        begins(&server.ok("/v1/messages", &greedy(body))["content"][0]["text"]);
+        let body = json!({"max_output_tokens": 12, "instructions": "Be kind", "input": "Hello"});
+        begins(&server.ok("/v1/responses", &greedy(body))["output"][0]["content"][0]["text"]);
+        let options = json!({"temperature": 0, "num_predict": 12});
+        let body = json!({"options": options, "messages": [system, user]});
+        begins(&server.ok("/api/chat", &greedy(body))["message"]["content"]);
+        let body = json!({"options": options, "system": "Be kind", "prompt": "Hello"});
+        begins(&server.ok("/api/generate", &greedy(body))["response"]);
+    }
+}

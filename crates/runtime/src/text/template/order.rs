@@ -5,8 +5,10 @@
 //! part of the user's turn beside it: what comes before it stays as it is, so the prefix of the prompt that
 //! is cached does too.
 
-use realizar_runtime::template::{ChatTemplate, Content, Message, RenderOptions};
 use serde_json::{Value, json};
+use std::borrow::Cow;
+
+use super::{ChatTemplate, Content, Message, RenderOptions};
 
 /// Which turns a template takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +26,9 @@ pub struct TurnTraits {
 const NEEDLES: [&str; 2] = ["zqfirstzq", "zqsecondzq"];
 
 impl TurnTraits {
-    /// Asks a template what it takes. `content` is a text in the form that the template reads.
-    pub(crate) fn of(
+    /// Asks a template what it takes by rendering small conversations. With `developer_role`, messages of the role
+    /// `developer` are to be taken as those of `system` are. `content` is a text in the form that the template reads.
+    pub fn of(
         template: &ChatTemplate,
         developer_role: bool,
         content: impl Fn(&str) -> Value,
@@ -62,7 +65,8 @@ impl TurnTraits {
     }
 
     /// The messages as turns that the template takes.
-    pub(crate) fn arrange(self, messages: Vec<Message>) -> Vec<Message> {
+    #[must_use]
+    pub fn arrange(self, messages: Vec<Message>) -> Vec<Message> {
         let is_system = |message: &Message| matches!(message.role.as_str(), "system" | "developer");
         let n_leading = messages.iter().take_while(|message| is_system(message)).count();
         let mut arranged: Vec<Message> = Vec::with_capacity(messages.len());
@@ -115,6 +119,24 @@ impl TurnTraits {
             }
             _ => arranged.push(message),
         }
+    }
+}
+
+impl ChatTemplate {
+    /// The messages of a conversation as turns that the template takes: a system message that it has no place for
+    /// becomes the beginning of the user's first turn, and further ones, late ones and user messages one after another
+    /// are joined where the template takes them in no other way.
+    pub fn arranged<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+        let role = |message: &Message, role: &str| message.role == role;
+        let has_system = messages.iter().any(|m| role(m, "system") || role(m, "developer"));
+        let user_runs =
+            messages.windows(2).any(|pair| pair.iter().all(|message| role(message, "user")));
+        if !has_system && !user_runs {
+            return Cow::Borrowed(messages);
+        }
+        let developer_role = self.source().contains("developer");
+        let ask = || TurnTraits::of(self, developer_role, |text| json!(text));
+        Cow::Owned(self.turn_traits.get_or_init(ask).arrange(messages.to_vec()))
     }
 }
 
@@ -232,6 +254,29 @@ mod tests {
         let none = TurnTraits { system: false, several_system: false, ..strict };
         check(none, &sent[..3], &[("user", "a\n\nb\n\nc")]);
         check(none, &sent[..1], &[("user", "a")]);
+    }
+
+    #[test]
+    fn conversations_are_arranged_for_the_template_at_hand() {
+        let arranged = |source: &str, sent: &[(&str, &str)]| {
+            let template = ChatTemplate::new(source, "", "").unwrap();
+            let messages: Vec<_> =
+                sent.iter().map(|(role, text)| Message::new(*role, *text)).collect();
+            let arranged = template.arranged(&messages).into_owned();
+            let options = RenderOptions::default();
+            template.render(&arranged, &options).unwrap()
+        };
+        let sent = [("system", "a"), ("user", "b"), ("assistant", "c"), ("user", "d")];
+        let prints = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}";
+        assert_eq!(arranged(prints, &sent), "<system>a<user>b<assistant>c<user>d");
+        let refuses = "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}\
+                       <{{ m.role }}>{{ m.content }}{% endfor %}";
+        assert_eq!(arranged(refuses, &sent), "<user>a\n\nb<assistant>c<user>d");
+        let leaves_out = "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}\
+                          {% endif %}{% endfor %}";
+        assert_eq!(arranged(leaves_out, &sent), "<user>a\n\nb<assistant>c<user>d");
+        assert_eq!(arranged(refuses, &sent[..1]), "<user>a");
+        assert_eq!(arranged(refuses, &sent[1..]), "<user>b<assistant>c<user>d");
     }
 
     #[test]
