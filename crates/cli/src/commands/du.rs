@@ -42,7 +42,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     models.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let mut rows: Vec<_> = models.iter().map(|(name, bytes)| row(*bytes, name)).collect();
     for (bytes, what) in [
-        (usage.unfinished, "interrupted pulls, which `realizar rm --unfinished` removes"),
+        (usage.unfinished, "unfinished files, which `realizar rm --unfinished` removes"),
         (usage.packed, "packed weights of models outside the cache"),
     ] {
         if bytes > 0 {

@@ -14,7 +14,8 @@ pub(crate) struct Args {
     /// Models, by the names that `realizar list` prints or as they were given to pull
     #[arg(required_unless_present = "unfinished")]
     models: Vec<String>,
-    /// Delete what interrupted downloads left behind
+    /// Delete what interrupted downloads, and processes that were killed while they packed weights, left
+    /// behind
     #[arg(long)]
     unfinished: bool,
 }
@@ -32,8 +33,8 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
         }
     }
     if args.unfinished {
-        let bytes = sources.cache.remove_unfinished()?;
-        writeln!(out, "removed {} of interrupted pulls", ByteSize(bytes))?;
+        let bytes = sources.cache()?.remove_unfinished()?;
+        writeln!(out, "removed {} of unfinished files", ByteSize(bytes))?;
     }
     out.flush()?;
     if !unknown.is_empty() {

@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_runtime::PackedCache;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -67,7 +68,7 @@ pub(crate) struct Entry {
 pub(crate) struct Usage {
     /// Of each model, by its name.
     pub(crate) models: Vec<(String, u64)>,
-    /// Of interrupted pulls and those that run.
+    /// Of interrupted pulls and those that run, and of weights that were being packed.
     pub(crate) unfinished: u64,
     /// Of packed weights that lie beside no model.
     pub(crate) packed: u64,
@@ -214,7 +215,7 @@ impl Cache {
         Ok(keys.into_iter().filter(is_named).collect())
     }
 
-    /// Removes what interrupted pulls left, but for those that run; returns its bytes.
+    /// Removes what interrupted pulls left, but for those that run, and what is left of packing weights; returns its bytes.
     pub(crate) fn remove_unfinished(&self) -> Result<u64> {
         let mut bytes = 0;
         for path in children(&self.root.join("staging"))? {
@@ -226,18 +227,45 @@ impl Cache {
                 if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
             removed.with_context(|| format!("cannot remove {}", path.display()))?;
         }
+        for path in self.abandoned()? {
+            bytes += size_of_tree(&path)?;
+            fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
+        }
         Ok(bytes)
+    }
+
+    /// What processes that were killed left behind while they packed weights.
+    fn abandoned(&self) -> Result<Vec<PathBuf>> {
+        let mut dirs: Vec<_> = self.keys()?.iter().map(|key| self.model_dir(key)).collect();
+        dirs.push(self.packed_dir());
+        let mut paths = Vec::new();
+        for dir in dirs.iter().filter(|dir| dir.is_dir()) {
+            let found = PackedCache::abandoned_files(dir);
+            paths.extend(found.with_context(|| format!("cannot read {}", dir.display()))?);
+        }
+        Ok(paths)
     }
 
     /// What the cache takes on the disk.
     pub(crate) fn usage(&self) -> Result<Usage> {
+        // What is unfinished belongs to no model.
+        let mut unfinished = size_of_tree(&self.root.join("staging"))?;
+        let abandoned = self.abandoned()?;
+        let mut size_of = |dir: &Path| {
+            let mut bytes = size_of_tree(dir)?;
+            for path in abandoned.iter().filter(|path| path.parent() == Some(dir)) {
+                let left = size_of_tree(path)?;
+                (bytes, unfinished) = (bytes - left, unfinished + left);
+            }
+            Ok::<_, anyhow::Error>(bytes)
+        };
         let mut models = Vec::new();
         for key in self.keys()? {
             let name = self.get(&key).map_or_else(|| key.clone(), |entry| entry.manifest.name);
-            models.push((name, size_of_tree(&self.model_dir(&key))?));
+            models.push((name, size_of(&self.model_dir(&key))?));
         }
-        let unfinished = size_of_tree(&self.root.join("staging"))?;
-        Ok(Usage { models, unfinished, packed: size_of_tree(&self.packed_dir())? })
+        let packed = size_of(&self.packed_dir())?;
+        Ok(Usage { models, unfinished, packed })
     }
 
     /// The names of the folders of models, whole or not.
@@ -579,11 +607,26 @@ mod tests {
         assert_eq!(usage.models, [("m".to_owned(), 5 + of_manifest)]);
         assert_eq!((usage.unfinished, usage.packed), (7, 0));
 
+        // What is left of packing weights, and what is being packed.
+        let beside = entry.path.with_file_name("m.gguf.packed.77.0.tmp");
+        fs::write(&beside, b"12").expect("write");
+        create_dir(&cache.packed_dir()).expect("create");
+        fs::write(cache.packed_dir().join("n.gguf-1.packed"), b"1").expect("write");
+        let running = cache.packed_dir().join("n.gguf-1.packed.78.0.tmp");
+        let file = File::create(&running).expect("create");
+        file.lock().expect("lock");
+        fs::write(&running, b"1234").expect("write");
+        let usage = cache.usage().expect("usage");
+        assert_eq!(usage.models, [("m".to_owned(), 5 + of_manifest)]);
+        assert_eq!((usage.unfinished, usage.packed), (9, 5));
+
         // What a process pulls is left alone.
         let lock = cache.lock("other", || panic!("nobody else holds it")).expect("lock");
-        assert_eq!(cache.remove_unfinished().expect("remove"), 3);
-        drop(lock);
-        assert_eq!(cache.remove_unfinished().expect("remove"), 4);
+        assert_eq!(cache.remove_unfinished().expect("remove"), 3 + 2);
+        assert!(!beside.exists());
+        drop((lock, file));
+        assert_eq!(cache.remove_unfinished().expect("remove"), 4 + 4);
+        fs::remove_dir_all(cache.packed_dir()).expect("remove");
 
         assert_eq!(cache.keys_of("m").expect("keys"), ["k"]);
         assert_eq!(cache.remove("k").expect("remove").map(|found| found.bytes), Some(5));

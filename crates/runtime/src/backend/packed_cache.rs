@@ -60,6 +60,23 @@ const SAMPLE_LEN: usize = 4096;
 const SAMPLE_STEP: usize = 8 << 20;
 
 impl PackedCache {
+    /// The files of a folder that processes which were killed left behind while they packed weights.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn abandoned_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut paths = Vec::new();
+        for entry in fs::read_dir(dir)? {
+            let entry = entry?;
+            let (name, path) = (entry.file_name(), entry.path());
+            let is_packed = name.to_string_lossy().contains(".packed.");
+            if is_packed && own_file::is_temporary(&name, None) && own_file::is_abandoned(&path) {
+                paths.push(path);
+            }
+        }
+        Ok(paths)
+    }
+
     /// The files for a model, if packed weights are to be kept.
     ///
     /// # Errors
@@ -130,8 +147,9 @@ impl PackedFiles {
     }
 
     /// The `len` bytes kept under `key`, mapped. A file that holds something else, or is
-    /// damaged, is passed over with a warning.
+    /// damaged, is passed over with a warning. What a killed process left of such a file is removed.
     pub(crate) fn open(&self, key: &Key, len: usize) -> Option<Bytes> {
+        self.paths.iter().for_each(|path| own_file::remove_abandoned(path));
         self.paths.iter().filter(|path| path.exists()).find_map(|path| match read(path, key, len) {
             Ok(data) => {
                 tracing::info!("using packed weights from {}", path.display());
@@ -205,31 +223,18 @@ fn read(path: &Path, key: &Key, len: usize) -> Result<Bytes, String> {
     Ok(data)
 }
 
-/// Writes a file under another name, then renames it.
+/// Writes a file, which appears when it is whole.
 fn write(path: &Path, key: &Key, data: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         fs::create_dir_all(dir)?;
     }
-    let mut name = path.as_os_str().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temp = PathBuf::from(name);
-    let result = write_whole(&temp, key, data).and_then(|()| fs::rename(&temp, path));
-    if result.is_err() {
-        // It may not exist; the error that counts is the first.
-        let _ = fs::remove_file(&temp);
-    }
-    result
-}
-
-fn write_whole(path: &Path, key: &Key, data: &[u8]) -> io::Result<()> {
     // The owner of the model's folder may serve it to others, who only read.
-    let mut file = own_file::create(path, 0o644)?;
-    let mut first = vec![0; DATA_AT];
-    first[..HEADER_LEN].copy_from_slice(&header(key, data));
-    file.write_all(&first)?;
-    file.write_all(data)?;
-    // The name must not be on the disk before the data.
-    file.sync_all()
+    own_file::write(path, 0o644, |file| {
+        let mut first = vec![0; DATA_AT];
+        first[..HEADER_LEN].copy_from_slice(&header(key, data));
+        file.write_all(&first)?;
+        file.write_all(data)
+    })
 }
 
 #[cfg(test)]
@@ -298,6 +303,23 @@ mod tests {
             files.write(&key, &data);
             assert!(files.open(&key, data.len()).unwrap()[..] == data);
         }
+    }
+
+    #[test]
+    fn what_a_killed_process_left_is_found_and_goes_at_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = files(dir.path(), &["a.packed"]);
+        let key = key_of(&files, 1);
+        files.write(&key, &[1, 2, 3]);
+        let left = dir.path().join("a.packed.77.tmp");
+        for name in ["a.packed.77.tmp", "b.gguf.77.tmp", "b.packed.77"] {
+            fs::write(dir.path().join(name), "left").unwrap();
+        }
+        let abandoned = || PackedCache::abandoned_files(dir.path()).unwrap();
+        assert_eq!(abandoned(), std::slice::from_ref(&left));
+        assert_eq!(files.open(&key, 3).unwrap()[..], [1, 2, 3]);
+        assert!(!left.exists());
+        assert!(abandoned().is_empty());
     }
 
     #[cfg(unix)]

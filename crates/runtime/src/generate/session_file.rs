@@ -17,8 +17,7 @@ use crate::run::{Model, Offsets, Saved};
 use realizar_kvcache::Symbol;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
 
 /// The first bytes of a file: the format and its version.
@@ -80,20 +79,7 @@ impl Session {
         bytes.extend_from_slice(&pages);
         let hash = Sha256::digest(&bytes);
         bytes.extend_from_slice(&hash);
-        let mut name = path.file_name().unwrap_or_default().to_owned();
-        name.push(".partial");
-        let partial = path.with_file_name(name);
-        let write = || -> io::Result<()> {
-            let mut file = own_file::replace(&partial, 0o600)?;
-            file.write_all(&bytes)?;
-            file.sync_all()?;
-            fs::rename(&partial, path)
-        };
-        write().map_err(|source| {
-            // A partly written file is useless.
-            let _ = fs::remove_file(&partial);
-            io(source)
-        })
+        own_file::write(path, 0o600, |file| file.write_all(&bytes)).map_err(io)
     }
 }
 
