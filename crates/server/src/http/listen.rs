@@ -7,7 +7,12 @@ use crate::http::peers::{Addresses, Peer, Place};
 use crate::http::tls::Tls;
 use crate::ignored::Logged;
 use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Request, Response, StatusCode, header};
+use futures_util::future::{Either, Ready, ready};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::Service;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use ipnet::IpNet;
@@ -216,7 +221,7 @@ impl Connection {
         http.keep_alive(!self.refused).max_buf_size(HEAD_BYTES);
         let service = AddExtension::new(self.service, Logged::default());
         let service = AddExtension::new(service, self.peer);
-        let service = TowerToHyperService::new(service);
+        let service = ShortHeads(TowerToHyperService::new(service));
         let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
         let result = tokio::select! {
             result = connection.as_mut() => result,
@@ -229,6 +234,41 @@ impl Connection {
             tracing::debug!("a connection ended: {error}");
         }
     }
+}
+
+/// Refuses heads that are too long: the buffer that they are read into may hold more than one read past the limit.
+struct ShortHeads<S>(S);
+
+impl<S> Service<Request<Incoming>> for ShortHeads<S>
+where
+    S: Service<Request<Incoming>, Response = Response<Body>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = Either<Ready<Result<S::Response, S::Error>>, S::Future>;
+
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        if head_bytes(&request) <= HEAD_BYTES {
+            return Either::Right(self.0.call(request));
+        }
+        // As hyper answers longer ones.
+        let mut response = Response::new(Body::empty());
+        *response.status_mut() = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        Either::Left(ready(Ok(response)))
+    }
+}
+
+/// The bytes of a request's head, as it is written without needless blanks.
+fn head_bytes<B>(request: &Request<B>) -> usize {
+    let target = request.uri();
+    let path = target.path_and_query().map_or(0, |path| path.as_str().len());
+    let host = target.authority().map_or(0, |host| host.as_str().len());
+    let scheme = target.scheme_str().map_or(0, |scheme| scheme.len() + "://".len());
+    let line = request.method().as_str().len() + scheme + host + path + "  HTTP/1.1\r\n".len();
+    let fields = request.headers().iter();
+    let fields = fields.map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());
+    line + fields.sum::<usize>() + "\r\n".len()
 }
 
 /// A stream that fails when the peer takes nothing of what is written for too long.

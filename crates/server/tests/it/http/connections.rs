@@ -131,14 +131,23 @@ fn connections_of_one_address_are_limited() {
 #[test]
 fn a_head_that_is_too_long_is_refused() {
     let server = server(|_| {});
-    let mut connection = server.connect();
-    let head =
-        format!("GET /live HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n", "a".repeat(1 << 17));
-    // The server may close before it has read all.
-    let _ = connection.write_all(head.as_bytes());
-    let mut answer = [0; 12];
-    connection.read_exact(&mut answer).expect("an answer");
-    assert_eq!(&answer, b"HTTP/1.1 431");
+    let limit = 64 << 10;
+    for (n_bytes, want) in [
+        (limit, "200"),
+        (limit + 1, "431"),
+        (100_000, "431"),
+        (2 * limit, "431"),
+        (4 * limit, "431"),
+    ] {
+        let mut connection = server.connect();
+        let (start, end) = ("GET /live HTTP/1.1\r\nhost: localhost\r\nx: ", "\r\n\r\n");
+        let head = format!("{start}{}{end}", "a".repeat(n_bytes - start.len() - end.len()));
+        // The server may close before it has read all.
+        let _ = connection.write_all(head.as_bytes());
+        let mut answer = [0; 12];
+        connection.read_exact(&mut answer).expect("an answer");
+        assert_eq!(&answer, format!("HTTP/1.1 {want}").as_bytes(), "{n_bytes} bytes");
+    }
 }
 
 #[test]
