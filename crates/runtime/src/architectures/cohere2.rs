@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, HfWindow, window_or_none};
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "cohere2",
@@ -26,8 +25,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 const PERIOD: usize = 4;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([("sliding_window", json!(4096))]);
-    let period = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PERIOD) {
+    let period = match s.usize_or("sliding_window_pattern", PERIOD)? {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };

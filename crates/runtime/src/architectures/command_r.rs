@@ -10,7 +10,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "command-r",
@@ -24,19 +23,13 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let qk_norm = s.bool_or("use_qk_norm", false)?;
+    let qk_norm = s.bool("use_qk_norm")?;
     let rope = HfRopeKeys { theta: ("rope_theta", 500_000.0), ..HfRopeKeys::COMMON };
     Ok(Config { qk_norm, ..scaled_from_hf(s, rope)? })
 }
 
 /// The settings that Command-R and its successor share.
 pub(super) fn scaled_from_hf(s: &HfSettings, rope: HfRopeKeys) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("layer_norm_eps", json!(1e-5)),
-        ("logit_scale", json!(0.0625)),
-        ("max_position_embeddings", json!(8192)),
-        ("tie_word_embeddings", json!(true)),
-    ]);
     Ok(Config {
         norm_eps: s.f32("layer_norm_eps")?,
         logit_scale: s.f32("logit_scale")?,

@@ -213,15 +213,15 @@ impl Layer {
 /// Which keys of config.json a family's class in transformers reads, where classes differ.
 #[derive(Debug, Clone, Copy)]
 pub struct HfKeys {
-    /// The name of the activation.
-    pub activation: &'static str,
+    /// The name of the activation; `None` where the class has SiLU whatever the file says.
+    pub activation: Option<&'static str>,
     /// The rotary embedding.
     pub rope: HfRopeKeys,
 }
 
 impl HfKeys {
     /// What most families read.
-    pub const COMMON: Self = Self { activation: "hidden_act", rope: HfRopeKeys::COMMON };
+    pub const COMMON: Self = Self { activation: Some("hidden_act"), rope: HfRopeKeys::COMMON };
 }
 
 impl Config {
@@ -263,7 +263,7 @@ impl Config {
             layers: vec![layer; hf_n_layers(s, "num_hidden_layers")?],
             vocab_size: s.usize("vocab_size")?,
             max_seq_len,
-            norm_eps: s.opt_f32("rms_norm_eps")?.unwrap_or(1e-6),
+            norm_eps: s.f32_or("rms_norm_eps", 1e-6)?,
             ropes: vec![Rope::from_hf(s, &keys.rope, head_dim, max_seq_len)?],
             qk_norm: false,
             gate_limit: None,
@@ -277,7 +277,10 @@ impl Config {
             residual_scale: 1.0,
             logit_scale: 1.0,
             parallel_residual: false,
-            activation: activation_from_hf(s, s.opt_str(keys.activation)?.unwrap_or("silu"))?,
+            activation: match keys.activation {
+                Some(key) => activation_from_hf(s, s.str_or(key, "silu")?)?,
+                None => Activation::Silu,
+            },
             attn_bias: Bias::None,
             wo_bias: None,
             ffn_bias: Bias::None,

@@ -14,7 +14,7 @@ use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, Latent, hf_bias};
 use crate::architectures::loader::{Bias, GroupedPart};
-use crate::architectures::rope::RopeScaling;
+use crate::architectures::rope::{RopeScaling, parameters_from_hf};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Groups, NormKind, RopeStyle, Route, Scoring, ValueId};
 use serde_json::json;
@@ -75,44 +75,6 @@ impl Family {
             _ => Self::V3,
         })
     }
-
-    /// The settings with what transformers' configuration class has where the file is silent.
-    fn with_defaults(self, s: &HfSettings) -> HfSettings {
-        // Positions, columns of an expert, experts, those that all rows share, those of a row, groups, open groups,
-        // factor, ranks, and columns of the parts of a head.
-        let defaults = match self {
-            Self::V2 => [2048, 1407, 64, 2, 6, 1, 1, 1536, 512, 128, 64, 128],
-            Self::V3 => [4096, 2048, 256, 1, 8, 8, 4, 1536, 512, 128, 64, 128],
-            Self::V32 => [163_840, 2048, 256, 1, 8, 8, 4, 1536, 512, 128, 64, 128],
-            Self::Glm => [202_752, 1536, 64, 1, 4, 1, 1, 768, 512, 192, 64, 256],
-        };
-        let keys = [
-            "max_position_embeddings",
-            "moe_intermediate_size",
-            "n_routed_experts",
-            "n_shared_experts",
-            "num_experts_per_tok",
-            "n_group",
-            "topk_group",
-            "q_lora_rank",
-            "kv_lora_rank",
-            "qk_nope_head_dim",
-            "qk_rope_head_dim",
-            "v_head_dim",
-        ];
-        let defaults: [_; 12] = std::array::from_fn(|i| (keys[i], json!(defaults[i])));
-        let (scale, n_dense, eps) = match self {
-            Self::V2 => (1.0, 0, 1e-6),
-            Self::V3 | Self::V32 => (2.5, 3, 1e-6),
-            Self::Glm => (1.8, 1, 1e-5),
-        };
-        s.with_defaults(defaults).with_defaults([
-            ("routed_scaling_factor", json!(scale)),
-            ("first_k_dense_replace", json!(n_dense)),
-            ("rms_norm_eps", json!(eps)),
-            ("index_topk", json!(2048)),
-        ])
-    }
 }
 
 /// Groups as DeepSeek V2 chooses them, by the best expert of each; V3 does by the two best.
@@ -122,7 +84,6 @@ fn by_best(groups: Groups) -> Groups {
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let family = Family::of(s)?;
-    let s = &family.with_defaults(s);
     let latent = Latent {
         q_rank: s.opt_usize("q_lora_rank")?,
         kv_rank: s.usize("kv_lora_rank")?,
@@ -131,7 +92,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         v_dim: s.usize("v_head_dim")?,
         turns_neighbours: match family {
             Family::V2 | Family::V32 => true,
-            Family::V3 | Family::Glm => s.bool_or("rope_interleave", true)?,
+            Family::V3 | Family::Glm => s.bool("rope_interleave")?,
         },
         max_dense: match family {
             Family::V32 => Some(s.usize("index_topk")?),
@@ -139,26 +100,43 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         },
     };
     s.pass_over("qk_head_dim");
+    // The classes' rotary embedding takes it for the turning columns, which it is where they wrote it.
+    let reads_it = matches!(family, Family::V3 | Family::V32) && !s.is_absent("head_dim");
+    if reads_it && s.usize("head_dim")? != latent.rotary_dim {
+        let expected = format!("{}, as `qk_rope_head_dim`", latent.rotary_dim);
+        return Err(s.wrong("head_dim", expected));
+    }
     s.pass_over("head_dim");
     check(&latent).map_err(|reason| s.unsupported(reason))?;
     let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
+    let n_heads = s.usize("num_attention_heads")?;
+    let n_kv_heads = s.opt_usize("num_key_value_heads")?.unwrap_or(n_heads);
+    if n_heads.checked_div(n_kv_heads) != Some(1) {
+        let expected = format!("{n_heads}, as all heads have keys of their own");
+        return Err(s.wrong("num_key_value_heads", expected));
+    }
     let common = s.with_value("head_dim", json!(latent.rotary_dim));
+    let common = common.with_value("num_key_value_heads", json!(n_heads));
     let config = Config { attn_bias, ffn_bias, ..Config::from_hf(&common, &HfKeys::COMMON)? };
-    let all_dim = match s.opt_object("rope_parameters")? {
-        Some(p) => p.opt_f32("mscale_all_dim")?,
-        None => match s.opt_object("rope_scaling")? {
-            Some(p) => p.opt_f32("mscale_all_dim")?,
-            None => None,
-        },
-    };
-    let config = finished(config, latent, all_dim.unwrap_or(0.0));
+    let config = finished(config, latent, score_factor_from_hf(s)?);
     let experts = experts_from_hf(s, family)?;
     let is_sparse = sparse_layers_from_hf(s, family, config.layers.len())?;
-    let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
+    let n_predictors = s.usize_or("num_nextn_predict_layers", 0)?;
     // After the others, layers that predict have experts.
     let is_sparse = |l: usize| is_sparse.get(l).is_none_or(|&is_sparse| is_sparse);
     let config = config.with_predictors(n_predictors);
     config.with_layers(|l, layer| layer.experts = experts.filter(|_| is_sparse(l))).checked_hf(s)
+}
+
+/// The factor on scores that scaled angles ask for.
+fn score_factor_from_hf(s: &HfSettings) -> Result<f32, Error> {
+    let Some(p) = parameters_from_hf(s)? else { return Ok(1.0) };
+    let all_dim = p.opt_f32("mscale_all_dim")?.filter(|&x| x != 0.0);
+    let ty = p.opt_str("rope_type")?.or(p.opt_str("type")?).unwrap_or("default");
+    match all_dim.filter(|_| ty != "default") {
+        Some(all_dim) => Ok(yarn_factor(p.f32("factor")?, all_dim).powi(2)),
+        None => Ok(1.0),
+    }
 }
 
 /// Which layers have experts.
@@ -193,32 +171,37 @@ fn sparse_layers_from_hf(
 
 /// The experts of layers that have such.
 fn experts_from_hf(s: &HfSettings, family: Family) -> Result<Option<Experts>, Error> {
-    if s.opt_usize("n_routed_experts")?.unwrap_or(0) == 0 {
+    if s.usize("n_routed_experts")? == 0 {
         return Ok(None);
     }
     let counts = hf_counts_of(s, "n_routed_experts", "num_experts_per_tok")?;
     let hidden_dim = s.usize("moe_intermediate_size")?;
-    let n_groups = s.opt_usize("n_group")?.unwrap_or(1);
-    let groups = groups_of((n_groups, s.opt_usize("topk_group")?.unwrap_or(1)), counts)
-        .map_err(|expected| s.wrong("topk_group", expected))?;
-    let n_shared = s.opt_usize("n_shared_experts")?.unwrap_or(0);
+    let groups = |s: &HfSettings| {
+        groups_of((s.usize("n_group")?, s.usize("topk_group")?), counts)
+            .map_err(|expected| s.wrong("topk_group", expected))
+    };
+    let n_shared = s.usize("n_shared_experts")?;
     let shared_dim = Some(n_shared.saturating_mul(hidden_dim)).filter(|&dim| dim > 0);
-    let scale = s.opt_f32("routed_scaling_factor")?.unwrap_or(1.0);
+    let scale = s.f32("routed_scaling_factor")?;
     let of_both = |normalize| Experts {
         scale,
         shared_dim,
         ..Experts::softmax(counts, hidden_dim, normalize)
     };
     if family != Family::V2 {
-        let scoring = Scoring::Sigmoid;
-        let experts = of_both(s.bool_or("norm_topk_prob", true)?);
+        let (scoring, groups) = (Scoring::Sigmoid, groups(s)?);
+        let experts = of_both(s.bool("norm_topk_prob")?);
         return Ok(Some(Experts { scoring, choice_bias: true, groups, ..experts }));
     }
     // transformers does not normalize the factors of this model, whatever the file says.
     s.pass_over("norm_topk_prob");
-    let groups = match s.opt_str("topk_method")?.unwrap_or("greedy") {
-        "greedy" => None,
-        "group_limited_greedy" => groups.map(by_best),
+    let groups = match s.str("topk_method")? {
+        "greedy" => {
+            s.pass_over("n_group");
+            s.pass_over("topk_group");
+            None
+        }
+        "group_limited_greedy" => groups(s)?.map(by_best),
         method => {
             let feature = format!("expert selection by `{method}` (`topk_method`)");
             return Err(s.unsupported_value(feature, &["greedy", "group_limited_greedy"]));
@@ -246,17 +229,13 @@ fn yarn_factor(factor: f32, mscale: f32) -> f32 {
 }
 
 /// With one head of keys for all heads of queries, and scores that are scaled by the width of the heads
-/// that it stands for, and by the square of YaRN's factor.
-fn finished(config: Config, latent: Latent, all_dim: f32) -> Config {
-    let mscale = match config.ropes[0].scaling {
-        RopeScaling::Yarn { factor, .. } => yarn_factor(factor, all_dim),
-        _ => 1.0,
-    };
+/// that it stands for, and by a factor.
+fn finished(config: Config, latent: Latent, score_factor: f32) -> Config {
     let width = (latent.plain_dim + latent.rotary_dim) as f32;
     Config { latent: Some(latent), ..config }.with_layers(|_, layer| {
         layer.n_kv_heads = 1;
         layer.head_dim = latent.kv_rank + latent.rotary_dim;
-        layer.attn_scale = mscale * mscale / width.sqrt();
+        layer.attn_scale = score_factor / width.sqrt();
     })
 }
 
@@ -301,7 +280,11 @@ fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {
     {
         *attention_factor = 1.0;
     }
-    let config = finished(config, latent, all_dim);
+    let score_factor = match config.ropes[0].scaling {
+        RopeScaling::Yarn { factor, .. } => yarn_factor(factor, all_dim).powi(2),
+        _ => 1.0,
+    };
+    let config = finished(config, latent, score_factor);
     let Some(counts) = gguf_counts(s)? else { return config.checked_gguf(s) };
     let hidden_dim = s.usize("expert_feed_forward_length")?;
     let groups = (

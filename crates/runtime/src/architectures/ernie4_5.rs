@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "ernie4_5",
@@ -25,13 +24,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("head_dim", json!(128)),
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(2)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("tie_word_embeddings", json!(true)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 500_000.0), ..HfRopeKeys::COMMON };
     let bias = hf_bias(s, "use_bias")?;
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;

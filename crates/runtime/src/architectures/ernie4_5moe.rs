@@ -3,7 +3,7 @@
 //!
 //! Baidu ERNIE team, 2025 (ERNIE 4.5). Layers that predict further tokens are left out.
 
-use super::experts::{gguf_counts, gguf_shared_dim, hf_counts};
+use super::experts::{gguf_counts, gguf_shared_dim, hf_counts_of};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build};
 use crate::Error;
@@ -12,7 +12,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "ernie4_5-moe",
@@ -30,17 +29,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
     forward,
 };
 
+/// Sums of an expert's factors are above it.
+const MAX_NORM_MIN: f32 = 1e-6;
+
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let number = |key: &str, default: usize| Ok::<_, Error>(s.opt_usize(key)?.unwrap_or(default));
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(4)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("tie_word_embeddings", json!(true)),
-        ("moe_intermediate_size", json!(1536)),
-        ("num_experts", json!(number("moe_num_experts", 64)?)),
-        ("num_experts_per_tok", json!(number("moe_k", 6)?)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 500_000.0), ..HfRopeKeys::COMMON };
     let bias = hf_bias(s, "use_bias")?;
     if bias == Bias::IfPresent {
@@ -49,23 +41,25 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let config = Config { attn_bias: bias, ffn_bias: bias, ..config };
     let hidden_dim = s.usize("moe_intermediate_size")?;
-    let shared_dim = number("moe_num_shared_experts", 2)?.saturating_mul(hidden_dim);
+    let shared_dim = s.usize("moe_num_shared_experts")?.saturating_mul(hidden_dim);
+    let counts = hf_counts_of(s, "moe_num_experts", "moe_k")?;
+    // The least sum that factors are divided by, far below the sums that there are.
+    if !(0.0..=MAX_NORM_MIN).contains(&s.f32("moe_norm_min")?) {
+        return Err(s.unsupported(format!("a `moe_norm_min` above {MAX_NORM_MIN}")));
+    }
     let experts = Experts {
         choice_bias: true,
         shared_dim: Some(shared_dim).filter(|&dim| dim > 0),
-        ..Experts::softmax(hf_counts(s)?, hidden_dim, true)
+        ..Experts::softmax(counts, hidden_dim, true)
     };
-    if experts.n_experts == 0 {
-        return Err(s.wrong("moe_num_experts", "a number of experts"));
-    }
-    let (first, step) = (number("moe_layer_start_index", 1)?, number("moe_layer_interval", 1)?);
+    let (first, step) = (s.usize("moe_layer_start_index")?, s.usize("moe_layer_interval")?);
     if step == 0 {
         return Err(s.wrong("moe_layer_interval", "a positive number"));
     }
     // -1 stands for the last layer.
     let last = match s.opt_f32("moe_layer_end_index")? {
-        None | Some(-1.0) => usize::MAX,
-        Some(_) => s.usize("moe_layer_end_index")?,
+        Some(-1.0) => usize::MAX,
+        _ => s.usize("moe_layer_end_index")?,
     };
     let is_sparse = |l: usize| (first..=last).contains(&l) && (l + 1).is_multiple_of(step);
     config.with_layers(|l, layer| layer.experts = is_sparse(l).then_some(experts)).checked_hf(s)

@@ -8,7 +8,6 @@ use crate::Error;
 use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "exaone4",
@@ -25,18 +24,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 const PERIOD: usize = 4;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(2048)),
-        ("num_key_value_heads", json!(32)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("sliding_window", json!(4096)),
-    ]);
     let config = Config::from_hf(s, &HfKeys::COMMON)?;
     let window = HfWindow::needed(s)?;
     let period = match s.has("layer_types") {
         // The list goes before the pattern, which then may be a word.
         true => PERIOD,
-        false => match s.opt_usize("sliding_window_pattern")?.unwrap_or(PERIOD) {
+        false => match s.usize_or("sliding_window_pattern", PERIOD)? {
             0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
             n => n,
         },

@@ -165,16 +165,14 @@ pub(super) fn groups_of(
     (n_groups, n_open): (usize, usize),
     (n_experts, n_chosen): (usize, usize),
 ) -> Result<Option<Groups>, String> {
-    if n_groups <= 1 {
-        return Ok(None);
-    }
-    let fits = n_experts.is_multiple_of(n_groups) && (1..=n_groups).contains(&n_open);
+    let fits = n_groups > 0 && n_experts.is_multiple_of(n_groups);
+    let fits = fits && (1..=n_groups).contains(&n_open);
     if !fits || n_open * (n_experts / n_groups) < n_chosen {
         return Err(format!(
             "some of {n_groups} groups of {n_experts} experts, with {n_chosen} or more in them"
         ));
     }
-    Ok(Some(Groups { n: n_groups, n_open, n_best: 2 }))
+    Ok((n_groups > 1).then_some(Groups { n: n_groups, n_open, n_best: 2 }))
 }
 
 /// Puts experts with `expert_feed_forward_length` columns in all layers of a GGUF file; where the file

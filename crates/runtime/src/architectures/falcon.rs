@@ -36,13 +36,15 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    if s.bool_or("alibi", false)? {
+    if s.bool("alibi")? {
         return Err(s.unsupported("ALiBi (`alibi`)"));
     }
-    let dim = s.usize("hidden_size")?;
+    // An older spelling, which goes before the other.
+    let dim = s.opt_usize("n_embed")?;
+    let dim = dim.map_or_else(|| s.usize("hidden_size"), Ok)?;
     let n_heads = s.usize("num_attention_heads")?;
-    let grouped = s.bool_or("new_decoder_architecture", false)?;
-    let multi_query = s.bool_or("multi_query", true)?;
+    let grouped = s.bool("new_decoder_architecture")?;
+    let multi_query = s.bool("multi_query")?;
     let given = s.opt_usize("num_kv_heads")?;
     let n_kv_heads = match (grouped, multi_query) {
         (true, _) => given.unwrap_or(n_heads),
@@ -50,23 +52,22 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         (false, false) => n_heads,
     };
     let hidden_dim = s.opt_usize("ffn_hidden_size")?.unwrap_or(dim.saturating_mul(4));
-    let s = &s.with_defaults([
-        ("activation", json!("gelu")),
+    let s = &s.with_value("hidden_size", json!(dim)).with_defaults([
         ("intermediate_size", json!(hidden_dim)),
-        ("layer_norm_epsilon", json!(1e-5)),
-        ("max_position_embeddings", json!(2048)),
         ("num_key_value_heads", json!(n_kv_heads)),
-        ("tie_word_embeddings", json!(true)),
     ]);
-    let bias = if s.bool_or("bias", false)? { Bias::Required } else { Bias::Denied("bias") };
-    let keys = HfKeys { activation: "activation", ..HfKeys::COMMON };
+    let bias = if s.bool("bias")? { Bias::Required } else { Bias::Denied("bias") };
+    let keys = HfKeys { activation: Some("activation"), ..HfKeys::COMMON };
     // Which norms there are tells how many of them are before parallel networks.
-    s.pass_over("num_ln_in_parallel_attn");
+    let n_norms = s.opt_usize("num_ln_in_parallel_attn")?.unwrap_or(2);
+    if grouped && !(1..=2).contains(&n_norms) {
+        return Err(s.wrong("num_ln_in_parallel_attn", "1 or 2"));
+    }
     Ok(Config {
         norm_eps: s.f32("layer_norm_epsilon")?,
         attn_bias: bias,
         ffn_bias: bias,
-        parallel_residual: s.bool_or("parallel_attn", true)?,
+        parallel_residual: s.bool("parallel_attn")?,
         ..Config::from_hf(s, &keys)?
     })
 }

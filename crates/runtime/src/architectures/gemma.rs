@@ -10,7 +10,6 @@ use crate::architectures::config::{Config, HfKeys, activation_from_hf, hf_bias};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::Weight;
 use crate::graph::{Activation, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma",
@@ -24,17 +23,9 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &with_defaults(s).with_defaults([
-        ("hidden_act", json!(GELU)),
-        ("max_position_embeddings", json!(8192)),
-        ("num_key_value_heads", json!(16)),
-    ]);
     let (activation, attn_bias) = (activation_of(s)?, hf_bias(s, "attention_bias")?);
     Ok(Config { activation, attn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
 }
-
-/// The gate of files that do not say.
-pub(super) const GELU: &str = "gelu_pytorch_tanh";
 
 /// The gate. The `gelu` of early files was a mistake that transformers corrects too. Its
 /// releases disagree on which of two keys to read, so these must not contradict each other.
@@ -50,11 +41,6 @@ fn activation_of(s: &HfSettings) -> Result<Activation, Error> {
         return Err(s.wrong("hidden_activation", "the same as `hidden_act`"));
     }
     Ok(own)
-}
-
-/// The defaults that all Gemmas share.
-pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
-    s.with_defaults([("tie_word_embeddings", json!(true)), ("head_dim", json!(256))])
 }
 
 pub(super) fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

@@ -11,7 +11,6 @@ use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma2",
@@ -34,33 +33,18 @@ pub(super) const HF_NAMES: NameTable = &[
 /// The window of files that do not give one.
 const DEFAULT_WINDOW: usize = 4096;
 
-/// The defaults that Gemma 2 and 3 share.
-pub(super) fn with_defaults(s: &HfSettings) -> HfSettings {
-    gemma::with_defaults(s).with_defaults([
-        ("hidden_activation", json!(gemma::GELU)),
-        ("num_key_value_heads", json!(4)),
-        ("query_pre_attn_scalar", json!(256)),
-        ("sliding_window", json!(DEFAULT_WINDOW)),
-    ])
-}
-
 /// The settings that Gemma 2 and 3 share: the scale of the scores and the cap on logits.
 pub(super) fn scaled_from_hf(s: &HfSettings, rope: HfRopeKeys) -> Result<Config, Error> {
     let attn_scale = 1.0 / s.f32("query_pre_attn_scalar")?.sqrt();
     let config = Config {
         logit_softcap: s.opt_f32("final_logit_softcapping")?,
         attn_bias: hf_bias(s, "attention_bias")?,
-        ..Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope })?
+        ..Config::from_hf(s, &HfKeys { activation: Some("hidden_activation"), rope })?
     };
     Ok(config.with_layers(|_, layer| layer.attn_scale = attn_scale))
 }
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &with_defaults(s).with_defaults([
-        ("max_position_embeddings", json!(8192)),
-        ("attn_logit_softcapping", json!(50.0)),
-        ("final_logit_softcapping", json!(30.0)),
-    ]);
     let mut c = scaled_from_hf(s, HfRopeKeys::COMMON)?;
     c.attn_softcap = s.opt_f32("attn_logit_softcapping")?;
     c.with_hf_layer_types(s, HfWindow::needed(s)?, |l| l % 2 == 0)

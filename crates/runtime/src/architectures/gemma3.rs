@@ -11,7 +11,6 @@ use crate::architectures::config::{Config, HfWindow, window_or_none};
 use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Reach, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
@@ -48,12 +47,11 @@ const LOCAL_ROPE: HfRopeKeys = HfRopeKeys {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &gemma2::with_defaults(s).with_defaults([("max_position_embeddings", json!(131_072))]);
     // The soft cap on scores that the file may give is not applied by Gemma 3.
     s.pass_over("attn_logit_softcapping");
     let mut c = gemma2::scaled_from_hf(s, GLOBAL_ROPE)?;
     c.ropes.push(Rope::from_hf(s, &LOCAL_ROPE, c.layers[0].head_dim, c.max_seq_len)?);
-    let pattern = match s.opt_usize("sliding_window_pattern")?.unwrap_or(PATTERN) {
+    let pattern = match s.usize_or("sliding_window_pattern", PATTERN)? {
         0 => return Err(s.wrong("sliding_window_pattern", "a number of layers")),
         n => n,
     };

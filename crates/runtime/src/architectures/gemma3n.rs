@@ -99,21 +99,6 @@ const LOCAL_ROPE: HfRopeKeys = HfRopeKeys {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("tie_word_embeddings", json!(true)),
-        ("head_dim", json!(256)),
-        ("hidden_activation", json!("gelu_pytorch_tanh")),
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(2)),
-        ("sliding_window", json!(512)),
-        ("hidden_size_per_layer_input", json!(256)),
-        ("vocab_size_per_layer_input", json!(262_144)),
-        ("final_logit_softcapping", json!(30.0)),
-        ("altup_active_idx", json!(0)),
-        ("altup_num_inputs", json!(4)),
-        ("num_kv_shared_layers", json!(15)),
-        ("laurel_rank", json!(64)),
-    ]);
     let n_layers = s.usize("num_hidden_layers")?;
     let hidden_dims = match s.opt_usizes("intermediate_size") {
         Ok(dims) => dims.unwrap_or_else(|| vec![16_384; n_layers]),
@@ -128,14 +113,14 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
             let n_sparse = if n_layers > SPARSE_LAYERS { SPARSE_LAYERS } else { 0 };
             (0..n_layers).map(|l| if l < n_sparse { SPARSITY } else { 0.0 }).collect()
         }
-        Err(_) => vec![s.f32("activation_sparsity_pattern")?; n_layers],
+        Err(error) => return Err(error),
     };
     if sparsity.len() != n_layers || sparsity.iter().any(|p| !(0.0..1.0).contains(p)) {
         let expected = format!("a share for each of {n_layers} layers");
         return Err(s.wrong("activation_sparsity_pattern", expected));
     }
     let first = hidden_dims.first().copied().unwrap_or_default();
-    let keys = HfKeys { activation: "hidden_activation", rope: GLOBAL_ROPE };
+    let keys = HfKeys { activation: Some("hidden_activation"), rope: GLOBAL_ROPE };
     let config = Config::from_hf(&s.with_value("intermediate_size", json!(first)), &keys)?;
     s.pass_over("altup_coef_clip");
     // Scores are not scaled.
@@ -143,7 +128,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let altup = AltUp {
         n: s.usize("altup_num_inputs")?,
         active: s.usize("altup_active_idx")?,
-        scales: s.bool_or("altup_correct_scale", true)?,
+        scales: s.bool("altup_correct_scale")?,
         laurel_rank: s.usize("laurel_rank")?,
     };
     check(&altup).map_err(|reason| s.unsupported(reason))?;

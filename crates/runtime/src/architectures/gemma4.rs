@@ -48,45 +48,40 @@ const LOCAL_ROPE: HfRopeKeys =
     HfRopeKeys { layer_type: Some("sliding_attention"), ..HfRopeKeys::COMMON };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    // Its class has no embeddings for each layer, and a longer window and context.
+    // Its class has neither embeddings for each layer nor experts.
     let s = &match s.str("model_type")? {
-        "gemma4_unified_text" => {
-            s.with_value("hidden_size_per_layer_input", json!(0)).with_defaults([
-                ("max_position_embeddings", json!(262_144)),
-                ("sliding_window", json!(1024)),
-            ])
-        }
+        "gemma4_unified_text" => s
+            .with_value("hidden_size_per_layer_input", json!(0))
+            .with_value("enable_moe_block", json!(false)),
         _ => s.clone(),
     };
-    let s = &s.with_defaults([
-        ("tie_word_embeddings", json!(true)),
-        ("head_dim", json!(256)),
-        ("hidden_activation", json!("gelu_pytorch_tanh")),
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(4)),
-        ("sliding_window", json!(512)),
-        ("hidden_size_per_layer_input", json!(256)),
-        ("vocab_size_per_layer_input", json!(262_144)),
-        (
-            "rope_parameters",
-            json!({
-                "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
-                "full_attention": {
-                    "rope_type": "proportional",
-                    "partial_rotary_factor": 0.25,
-                    "rope_theta": 1_000_000.0,
-                },
-            }),
-        ),
-    ]);
-    let experts = match s.bool_or("enable_moe_block", false)? {
+    // The class makes it its only parameters, in which no layer type is.
+    if !s.is_absent("rope_scaling") {
+        return Err(s.wrong("rope_scaling", "no key, but `rope_parameters` by layer type"));
+    }
+    let s = &s.or_if_null(
+        "rope_parameters",
+        json!({
+            "sliding_attention": {"rope_type": "default", "rope_theta": 10_000.0},
+            "full_attention": {
+                "rope_type": "proportional",
+                "partial_rotary_factor": 0.25,
+                "rope_theta": 1_000_000.0,
+            },
+        }),
+    );
+    let experts = match s.bool("enable_moe_block")? {
         true => {
             let counts = hf_counts_of(s, "num_experts", "top_k_experts")?;
             Some(Experts::softmax(counts, s.usize("moe_intermediate_size")?, true))
         }
-        false => None,
+        false => {
+            s.pass_over("num_experts");
+            None
+        }
     };
-    let config = Config::from_hf(s, &HfKeys { activation: "hidden_activation", rope: LOCAL_ROPE })?;
+    let config =
+        Config::from_hf(s, &HfKeys { activation: Some("hidden_activation"), rope: LOCAL_ROPE })?;
     let (local, context) = (config.ropes[0].clone(), config.max_seq_len);
     let mut config = Config {
         logit_softcap: s.opt_f32("final_logit_softcapping")?,
@@ -95,8 +90,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         activation: activation_from_hf(s, s.str("hidden_activation")?)?,
         ..config.with_hf_layer_types(s, HfWindow::needed(s)?, |l| (l + 1) % PATTERN != 0)?
     };
-    let n_tokens = s.usize("vocab_size_per_layer_input")?;
-    if config.per_layer_dim > 0 && n_tokens != config.vocab_size {
+    s.pass_over("vocab_size_per_layer_input");
+    if config.per_layer_dim > 0 && s.usize("vocab_size_per_layer_input")? != config.vocab_size {
         let expected = format!("{}, as `vocab_size`", config.vocab_size);
         return Err(s.wrong("vocab_size_per_layer_input", expected));
     }
@@ -107,14 +102,31 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     for (l, layer) in config.layers.iter_mut().enumerate() {
         [layer.head_dim, layer.n_kv_heads] = heads_of(s, l, layer.window.is_none(), layer)?;
     }
+    for slides in [false, true] {
+        let mut of_type = config.layers.iter().filter(|layer| layer.window.is_some() == slides);
+        let heads = |layer: &Layer| (layer.head_dim, layer.n_kv_heads);
+        if let Some(first) = of_type.next()
+            && of_type.any(|layer| heads(layer) != heads(first))
+        {
+            return Err(s.wrong("per_layer_config", "the same heads in all layers of a type"));
+        }
+    }
     let head_dim = |c: &Config| c.layers.iter().find(|l| l.window.is_none()).map(|l| l.head_dim);
     let head_dim = head_dim(&config).unwrap_or_default();
     config.ropes = vec![Rope::from_hf(s, &GLOBAL_ROPE, head_dim, context)?, local];
-    let n_sharing = s.opt_usize("num_kv_shared_layers")?.unwrap_or(0);
+    let parameters = s.opt_object("rope_parameters")?;
+    for ty in [GLOBAL_ROPE, LOCAL_ROPE].into_iter().filter_map(|keys| keys.layer_type) {
+        let of_type = parameters.as_ref().map(|p| p.opt_object(ty)).transpose()?.flatten();
+        if of_type.is_none_or(|p| p.is_absent("rope_theta")) {
+            let expected = format!("a `rope_theta` of `{ty}`, which has no default");
+            return Err(s.wrong("rope_parameters", expected));
+        }
+    }
+    let n_sharing = s.usize("num_kv_shared_layers")?;
     let config = finished(config, n_sharing).ok_or_else(|| {
         s.wrong("num_kv_shared_layers", "layers with others of their type before")
     })?;
-    let is_wide = s.bool_or("use_double_wide_mlp", false)?;
+    let is_wide = s.bool("use_double_wide_mlp")?;
     config
         .with_layers(|_, layer| {
             layer.experts = experts;
@@ -127,6 +139,9 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 /// The columns of a head, and the number of heads of keys, in layer `l`.
 fn heads_of(s: &HfSettings, l: usize, is_global: bool, layer: &Layer) -> Result<[usize; 2], Error> {
     let own = [layer.head_dim, layer.n_kv_heads];
+    if s.is_null("per_layer_config") {
+        return Ok(own);
+    }
     if let Some(layers) = s.opt_object("per_layer_config")? {
         let Some(of_layer) = layers.opt_object(&l.to_string())? else { return Ok(own) };
         let [head_dim, n_kv_heads] = own;
@@ -135,9 +150,9 @@ fn heads_of(s: &HfSettings, l: usize, is_global: bool, layer: &Layer) -> Result<
             of_layer.opt_usize("num_key_value_heads")?.unwrap_or(n_kv_heads),
         ]);
     }
-    let head_dim = s.opt_usize("global_head_dim")?.unwrap_or(GLOBAL_HEAD_DIM);
+    let head_dim = s.usize_or("global_head_dim", GLOBAL_HEAD_DIM)?;
     let n_kv_heads = s.opt_usize("num_global_key_value_heads")?;
-    let has_own = s.bool_or("attention_k_eq_v", false)?;
+    let has_own = s.bool("attention_k_eq_v")?;
     let n_kv_heads = n_kv_heads.filter(|_| has_own);
     Ok(if is_global { [head_dim, n_kv_heads.unwrap_or(layer.n_kv_heads)] } else { own })
 }

@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "chatglm",
@@ -25,13 +24,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("attention_bias", json!(true)),
-        ("head_dim", json!(128)),
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(2)),
-        ("rms_norm_eps", json!(1.5625e-7)),
-    ]);
     let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
     let attn_bias = hf_bias(s, "attention_bias")?;
     Ok(Config { attn_bias, ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })? })

@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "glm4",
@@ -40,13 +39,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         "glm_ocr_text" => Bias::None,
         _ => return glm::config_from_hf(s),
     };
-    let s = s.with_defaults([
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(2)),
-        ("rms_norm_eps", json!(1e-5)),
-    ]);
     let keys = HfKeys { rope: ROPE_OF_IMAGES, ..HfKeys::COMMON };
-    Ok(Config { attn_bias, ..Config::from_hf(&s, &keys)? })
+    Ok(Config { attn_bias, ..Config::from_hf(s, &keys)? })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

@@ -3,7 +3,7 @@
 //!
 //! GLM-4.5 Team, 2025 (arXiv:2508.06471). The layer that predicts a second token looks as the others.
 
-use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts};
+use super::experts::{gguf_counts, gguf_scoring, gguf_shared_dim, groups_of, hf_counts_of};
 use super::llama::{Shape, decoder};
 use super::{Architecture, Build, glm4};
 use crate::Error;
@@ -12,7 +12,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, Scoring, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "glm4moe",
@@ -31,16 +30,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("moe_intermediate_size", json!(1408)),
-        ("num_experts", s.opt_usize("n_routed_experts")?.map_or(json!(128), |n| json!(n))),
-        ("num_experts_per_tok", json!(8)),
-        ("n_shared_experts", json!(1)),
-        ("topk_group", json!(1)),
-    ]);
     let rope = match s.str("model_type")? {
         "glm4v_moe_text" => HfRopeKeys { partial: Some(0.5), ..glm4::ROPE_OF_IMAGES },
         _ => HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON },
@@ -50,12 +39,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         qk_norm: s.bool_or("use_qk_norm", false)?,
         ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?
     };
-    let counts = hf_counts(s)?;
-    if counts.0 == 0 {
-        return Err(s.wrong("n_routed_experts", "a number of experts"));
-    }
-    let n_groups = s.opt_usize("n_group")?.unwrap_or(1);
-    let groups = groups_of((n_groups, s.usize("topk_group")?), counts);
+    let counts = hf_counts_of(s, "n_routed_experts", "num_experts_per_tok")?;
+    let groups = groups_of((s.usize("n_group")?, s.usize("topk_group")?), counts);
     let groups = groups.map_err(|expected| s.wrong("topk_group", expected))?;
     let hidden_dim = s.usize("moe_intermediate_size")?;
     let shared_dim = s.usize("n_shared_experts")?.saturating_mul(hidden_dim);
@@ -63,14 +48,14 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         scoring: Scoring::Sigmoid,
         choice_bias: true,
         groups,
-        scale: s.opt_f32("routed_scaling_factor")?.unwrap_or(1.0),
+        scale: s.f32("routed_scaling_factor")?,
         shared_dim: Some(shared_dim).filter(|&dim| dim > 0),
-        ..Experts::softmax(counts, hidden_dim, s.bool_or("norm_topk_prob", true)?)
+        ..Experts::softmax(counts, hidden_dim, s.bool("norm_topk_prob")?)
     };
-    let n_predictors = s.opt_usize("num_nextn_predict_layers")?.unwrap_or(0);
+    let n_predictors = s.usize_or("num_nextn_predict_layers", 0)?;
     s.pass_over("num_mtp_layers");
     let config = config.with_predictors(n_predictors);
-    let n_dense = s.opt_usize("first_k_dense_replace")?.unwrap_or(1);
+    let n_dense = s.usize("first_k_dense_replace")?;
     config.with_layers(|l, layer| layer.experts = (l >= n_dense).then_some(experts)).checked_hf(s)
 }
 

@@ -34,17 +34,17 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let (dim, n_heads) = (s.usize("n_embd")?, s.usize("n_head")?);
     let head_dim = dim.checked_div(n_heads).unwrap_or(0);
-    let max_seq_len = s.opt_usize("n_positions")?.unwrap_or(1024);
+    let max_seq_len = s.usize("n_positions")?;
     let hidden_dim = s.opt_usize("n_inner")?.unwrap_or(dim.saturating_mul(4));
     let layer = Layer { rope: None, ..Layer::new(n_heads, n_heads, head_dim, hidden_dim) };
-    let scaled = s.bool_or("scale_attn_weights", true)?;
-    let scaled_by_layer = s.bool_or("scale_attn_by_inverse_layer_idx", false)?;
+    let scaled = s.bool("scale_attn_weights")?;
+    let scaled_by_layer = s.bool("scale_attn_by_inverse_layer_idx")?;
     let config = Config {
         dim,
         layers: vec![layer; hf_n_layers(s, "n_layer")?],
         vocab_size: s.usize("vocab_size")?,
         max_seq_len,
-        norm_eps: s.opt_f32("layer_norm_epsilon")?.unwrap_or(1e-5),
+        norm_eps: s.f32("layer_norm_epsilon")?,
         ropes: Vec::new(),
         qk_norm: false,
         gate_limit: None,
@@ -58,11 +58,11 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         residual_scale: 1.0,
         logit_scale: 1.0,
         parallel_residual: false,
-        activation: activation_from_hf(s, s.opt_str("activation_function")?.unwrap_or("gelu_new"))?,
+        activation: activation_from_hf(s, s.str("activation_function")?)?,
         attn_bias: Bias::Required,
         wo_bias: None,
         ffn_bias: Bias::Required,
-        tied_head: Some(s.bool_or("tie_word_embeddings", true)?),
+        tied_head: Some(s.bool("tie_word_embeddings")?),
         n_predictors: 0,
         per_layer_dim: 0,
         latent: None,

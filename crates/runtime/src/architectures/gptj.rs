@@ -45,13 +45,13 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         ("num_attention_heads", json!(s.usize("n_head")?)),
         ("num_hidden_layers", json!(s.usize("n_layer")?)),
         ("intermediate_size", json!(s.opt_usize("n_inner")?.unwrap_or(dim.saturating_mul(4)))),
-        ("max_position_embeddings", json!(s.opt_usize("n_positions")?.unwrap_or(2048))),
-        ("activation_function", json!("gelu_new")),
-        ("layer_norm_epsilon", json!(1e-5)),
-        ("rotary_dim", json!(64)),
+        ("max_position_embeddings", json!(s.usize("n_positions")?)),
     ]);
-    let keys = HfKeys { activation: "activation_function", ..HfKeys::COMMON };
+    let keys = HfKeys { activation: Some("activation_function"), ..HfKeys::COMMON };
     let config = Config { norm_eps: s.f32("layer_norm_epsilon")?, ..Config::from_hf(s, &keys)? };
+    if s.has("rope_scaling") {
+        return Err(s.unsupported("a scaling of the rotary embedding (`rope_scaling`)"));
+    }
     let rotary_dim = s.usize("rotary_dim")?;
     if rotary_dim == 0 || rotary_dim > config.layers[0].head_dim || !rotary_dim.is_multiple_of(2) {
         return Err(s.wrong("rotary_dim", "an even part of a head"));

@@ -10,7 +10,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "gptneox",
@@ -35,22 +34,17 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("hidden_act", json!("gelu")),
-        ("layer_norm_eps", json!(1e-5)),
-        ("max_position_embeddings", json!(2048)),
-    ]);
     let rope = HfRopeKeys {
         theta: ("rotary_emb_base", 10_000.0),
         partial: Some(0.25),
         partial_key: "rotary_pct",
         ..HfRopeKeys::COMMON
     };
-    let has_bias = s.bool_or("attention_bias", true)?;
+    let has_bias = s.bool("attention_bias")?;
     Ok(Config {
         norm_eps: s.f32("layer_norm_eps")?,
         attn_bias: if has_bias { Bias::Required } else { Bias::Denied("attention_bias") },
-        parallel_residual: s.bool_or("use_parallel_residual", true)?,
+        parallel_residual: s.bool("use_parallel_residual")?,
         ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?
     })
 }

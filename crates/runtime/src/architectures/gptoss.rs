@@ -29,43 +29,32 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 /// The factor inside the gate's sigmoid, which that of [`Activation::GeluQuick`] is.
 const ALPHA: f32 = 1.702;
-/// The limit of gates where the file does not say it; GGUF files never do.
+/// The limit of gates, which GGUF files do not say.
 const LIMIT: f32 = 7.0;
 /// Of so many layers, all but the last have a window.
 const PATTERN: usize = 2;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let mut s = s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("head_dim", json!(64)),
-        ("sliding_window", json!(128)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("num_local_experts", json!(128)),
-        ("num_experts_per_tok", json!(4)),
-    ]);
-    if !s.has("rope_parameters") && !s.has("rope_scaling") {
-        let yarn = json!({
-            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
-            "truncate": false, "original_max_position_embeddings": 4096
-        });
-        s = s.with_defaults([("rope_parameters", yarn)]);
-    }
-    let s = &s;
-    if s.opt_f32("swiglu_alpha")?.is_some_and(|alpha| alpha != ALPHA) {
+    let yarn = json!({
+        "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+        "truncate": false, "original_max_position_embeddings": 4096
+    });
+    let s = &s.or_if_null("rope_parameters", yarn);
+    if s.f32("swiglu_alpha")? != ALPHA {
         return Err(s.unsupported(format!("a `swiglu_alpha` other than {ALPHA}")));
     }
     // Other spellings of what is read.
     s.pass_over("experts_per_token");
     s.pass_over("initial_context_length");
     let rope = HfRopeKeys { theta: ("rope_theta", 150_000.0), ..HfRopeKeys::COMMON };
-    let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
+    s.pass_over("hidden_act");
+    let config = Config::from_hf(s, &HfKeys { activation: None, rope })?;
     let config = config.with_hf_layer_types(s, HfWindow::needed(s)?, slides)?;
-    let attn_bias = match s.bool_or("attention_bias", true)? {
+    let attn_bias = match s.bool("attention_bias")? {
         true => Bias::Required,
         false => Bias::Denied("attention_bias"),
     };
-    let limit = s.opt_f32("swiglu_limit")?.unwrap_or(LIMIT);
+    let limit = s.f32("swiglu_limit")?;
     let counts = hf_counts(s)?;
     if counts.0 == 0 {
         return Err(s.wrong("num_local_experts", "a number of experts"));

@@ -9,7 +9,6 @@ use crate::architectures::config::{Config, HfKeys, hf_bias};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::NormKind;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "granite",
@@ -23,14 +22,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let one = json!(1.0);
-    let s = &s.with_defaults([
-        ("attention_multiplier", one.clone()),
-        ("embedding_multiplier", one.clone()),
-        ("logits_scaling", one.clone()),
-        ("max_position_embeddings", json!(2048)),
-        ("residual_multiplier", one),
-    ]);
     let attn_scale = s.f32("attention_multiplier")?;
     let config = Config {
         embed_scale: s.f32("embedding_multiplier")?,

@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, hf_bias};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, Scoring};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "granitemoe",
@@ -29,16 +28,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let one = json!(1.0);
-    let s = &s.with_defaults([
-        ("attention_multiplier", one.clone()),
-        ("embedding_multiplier", one.clone()),
-        ("logits_scaling", one.clone()),
-        ("max_position_embeddings", json!(2048)),
-        ("num_local_experts", json!(8)),
-        ("num_experts_per_tok", json!(2)),
-        ("residual_multiplier", one),
-    ]);
     let config = Config {
         embed_scale: s.f32("embedding_multiplier")?,
         residual_scale: s.f32("residual_multiplier")?,

@@ -10,7 +10,6 @@ use crate::architectures::config::{Config, HfKeys, hf_bias};
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "hunyuan-dense",
@@ -27,8 +26,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s =
-        &s.with_defaults([("max_position_embeddings", json!(2048)), ("rms_norm_eps", json!(1e-5))]);
     // Files name what every model of the class has.
     s.pass_over("use_qk_norm");
     if s.opt_usize("num_experts")?.is_some_and(|n| n > 1) {

@@ -9,7 +9,7 @@ use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, hf_bias};
 use crate::architectures::loader::Bias;
-use crate::architectures::rope::RopeScaling;
+use crate::architectures::rope::{RopeScaling, parameters_from_hf};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
 use serde_json::json;
@@ -42,12 +42,6 @@ fn of_layers(s: &HfSettings, key: &str, n_layers: usize) -> Result<Option<Vec<us
 }
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(2048)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("num_experts", json!(1)),
-        ("moe_topk", json!(1)),
-    ]);
     if s.bool_or("use_cla", false)? {
         return Err(s.unsupported("cross-layer attention (`use_cla`)"));
     }
@@ -55,8 +49,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     config.attn_bias = hf_bias(s, "attention_bias")?;
     let n_layers = config.layers.len();
     // A dynamic stretch with an `alpha` is a larger base at any context.
-    let key = if s.has("rope_parameters") { "rope_parameters" } else { "rope_scaling" };
-    let alpha = s.opt_object(key)?.map(|p| p.opt_f32("alpha")).transpose()?.flatten();
+    let parameters = parameters_from_hf(s)?;
+    let alpha = parameters.as_ref().map(|p| p.opt_f32("alpha")).transpose()?.flatten();
     let rope = &mut config.ropes[0];
     if let (RopeScaling::Dynamic { .. }, Some(alpha)) = (&rope.scaling, alpha)
         && alpha != 0.0
@@ -65,7 +59,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         rope.theta *= alpha.powf(dim / (dim - 2.0));
         rope.scaling = RopeScaling::None;
         if !(rope.theta > 1.0 && rope.theta.is_finite()) {
-            return Err(s.wrong(key, "an `alpha` that gives a base above 1"));
+            let parameters = parameters.as_ref().unwrap_or(s);
+            return Err(parameters.wrong("alpha", "a factor that gives a base above 1"));
         }
     }
     // The class reads one number of columns for all experts.
@@ -80,7 +75,8 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     // What published files say of the one way that there is.
     s.pass_over("use_qk_norm");
     s.pass_over("norm_topk_prob");
-    let n_chosen = of_layers(s, "moe_topk", n_layers)?.unwrap_or_default();
+    let n_chosen = of_layers(s, "moe_topk", n_layers)?;
+    let n_chosen = n_chosen.ok_or_else(|| s.wrong("moe_topk", "a number of experts of a row"))?;
     let mut counts = Vec::with_capacity(n_layers);
     for n in n_chosen {
         counts.push(hf_counts(&s.with_value("num_experts_per_tok", json!(n)))?);

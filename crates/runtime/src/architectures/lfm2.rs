@@ -58,10 +58,11 @@ pub(super) const GGUF_NAMES: NameTable = &[
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let config = layers_from_hf(s)?;
-    let mut hidden_dim = s.usize("intermediate_size")?;
-    if s.bool_or("block_auto_adjust_ff_dim", true)? {
-        let multiplier = s.opt_f32("block_ffn_dim_multiplier")?.unwrap_or(1.0);
-        let multiple = s.opt_usize("block_multiple_of")?.unwrap_or(256);
+    // An older spelling, which goes before the other.
+    let mut hidden_dim = s.usize_or("block_ff_dim", s.usize("intermediate_size")?)?;
+    if s.bool("block_auto_adjust_ff_dim")? {
+        let multiplier = s.f32("block_ffn_dim_multiplier")?;
+        let multiple = s.usize("block_multiple_of")?;
         if multiple == 0 {
             return Err(s.wrong("block_multiple_of", "a positive number"));
         }
@@ -73,17 +74,23 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 
 /// The settings of all but the feed-forward networks.
 pub(super) fn layers_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(128_000)),
-        ("rms_norm_eps", json!(s.opt_f32("norm_eps")?.unwrap_or(1e-5))),
-        ("tie_word_embeddings", json!(true)),
-    ]);
-    if s.bool_or("conv_bias", false)? {
+    let mut s = s.with_value("rms_norm_eps", json!(s.f32("norm_eps")?));
+    // An older spelling, which goes before the other.
+    if !s.is_absent("tie_embedding") {
+        if s.is_null("tie_embedding") {
+            return Err(s.wrong("tie_embedding", "true or false"));
+        }
+        s = s.with_value("tie_word_embeddings", json!(s.bool("tie_embedding")?));
+    }
+    let s = &s;
+    if s.bool("conv_bias")? {
         return Err(s.unsupported("biases of convolutions (`conv_bias`)"));
     }
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
-    let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
-    let n_taps = s.opt_usize("conv_L_cache")?.unwrap_or(3);
+    // Files name an activation that their classes do not read.
+    s.pass_over("hidden_act");
+    let config = Config::from_hf(s, &HfKeys { activation: None, rope })?;
+    let n_taps = s.usize("conv_L_cache")?;
     if n_taps < 2 {
         return Err(s.unsupported("convolutions over one position (`conv_L_cache`)"));
     }

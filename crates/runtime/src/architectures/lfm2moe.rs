@@ -8,7 +8,6 @@ use crate::Error;
 use crate::architectures::config::{Config, Experts};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::Scoring;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "lfm2moe",
@@ -22,25 +21,14 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("num_key_value_heads", json!(8)),
-        ("num_experts", json!(32)),
-        ("num_experts_per_tok", json!(4)),
-        ("moe_intermediate_size", json!(1792)),
-    ]);
-    // An older spelling, which goes before the other.
-    let s = &match s.has("tie_embedding") {
-        true => s.with_value("tie_word_embeddings", json!(s.bool_or("tie_embedding", true)?)),
-        false => s.clone(),
-    };
-    let normalize = s.bool_or("norm_topk_prob", true)?;
+    let normalize = s.bool("norm_topk_prob")?;
     let experts = Experts {
         scoring: Scoring::Sigmoid,
-        choice_bias: s.bool_or("use_expert_bias", true)?,
-        scale: s.opt_f32("routed_scaling_factor")?.unwrap_or(1.0),
+        choice_bias: s.bool("use_expert_bias")?,
+        scale: s.f32("routed_scaling_factor")?,
         ..Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize)
     };
-    let n_dense = s.opt_usize("num_dense_layers")?.unwrap_or(2);
+    let n_dense = s.usize("num_dense_layers")?;
     with_experts(lfm2::layers_from_hf(s)?, experts, n_dense).checked_hf(s)
 }
 

@@ -12,7 +12,6 @@ use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::Weight;
 use crate::graph::{AttentionSpec, NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "llama",
@@ -36,7 +35,6 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         "mixtral" => return mixtral_from_hf(s),
         _ => {}
     }
-    let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
     let (attn_bias, ffn_bias) = (hf_bias(s, "attention_bias")?, hf_bias(s, "mlp_bias")?);
     Ok(Config { attn_bias, ffn_bias, ..Config::from_hf(s, &HfKeys::COMMON)? })
 }
@@ -44,24 +42,12 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 /// Mistral has no biases, and a window on every layer but those that `layer_types` takes out:
 /// transformers runs a file that has that list as its sibling Ministral.
 fn mistral_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("sliding_window", json!(4096)),
-    ]);
     Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, HfWindow::optional(s)?, |_| true)
 }
 
 /// Mixtral has experts in every layer, whose factors are normalized. Its files have no window by
 /// default, and one for every layer if they have one.
 fn mixtral_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("num_local_experts", json!(8)),
-        ("num_experts_per_tok", json!(2)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
     let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?.with_windows(|_| window);

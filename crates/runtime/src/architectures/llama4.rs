@@ -14,7 +14,6 @@ use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::NormWeights;
 use crate::graph::{NormKind, RopeStyle, Route, Scoring, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "llama4",
@@ -47,22 +46,11 @@ const GROWTH: f32 = 0.1;
 const EXPERTS_WITHOUT_NORMS: usize = 128;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("head_dim", json!(128)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("intermediate_size", json!(8192)),
-        ("intermediate_size_mlp", json!(16384)),
-        ("num_local_experts", json!(16)),
-        ("num_experts_per_tok", json!(1)),
-        ("attention_chunk_size", json!(CHUNK)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 500_000.0), ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let n_layers = config.layers.len();
 
-    let interval = s.opt_usize("no_rope_layer_interval")?.unwrap_or(PATTERN);
+    let interval = s.usize_or("no_rope_layer_interval", PATTERN)?;
     if interval == 0 {
         return Err(s.wrong("no_rope_layer_interval", "a positive number"));
     }
@@ -77,15 +65,18 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let chunked = hf_layer_types(s, n_layers, &types)?;
     let chunk = match chunked.as_ref().unwrap_or(&rotates).contains(&true) {
         true => Some(s.usize("attention_chunk_size")?),
-        false => None,
+        false => {
+            s.pass_over("attention_chunk_size");
+            None
+        }
     };
     if chunk == Some(0) {
         return Err(s.wrong("attention_chunk_size", "a positive number"));
     }
-    let growth = match s.bool_or("attn_temperature_tuning", true)? {
+    let growth = match s.bool("attn_temperature_tuning")? {
         true => Some(QueryGrowth {
-            rate: s.opt_f32("attn_scale")?.unwrap_or(GROWTH),
-            period: s.opt_usize("floor_scale")?.unwrap_or(CHUNK),
+            rate: s.f32("attn_scale")?,
+            period: s.usize("floor_scale")?,
             offset: 1,
         }),
         false => None,
@@ -98,7 +89,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     if counts.1 != 1 {
         return Err(s.unsupported("more than one expert per token (`num_experts_per_tok`)"));
     }
-    let step = s.opt_usize("interleave_moe_layer_step")?.unwrap_or(1);
+    let step = s.usize("interleave_moe_layer_step")?;
     if step == 0 {
         return Err(s.wrong("interleave_moe_layer_step", "a positive number"));
     }
@@ -109,7 +100,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     };
     let dims = (s.usize("intermediate_size")?, s.usize("intermediate_size_mlp")?);
     let attn_bias = hf_bias(s, "attention_bias")?;
-    let qk_norm = s.bool_or("use_qk_norm", true)?;
+    let qk_norm = s.bool("use_qk_norm")?;
     let config = Config { attn_bias, qk_norm, query_growth: growth, ..config };
     let config = with_experts(config, counts, dims, is_sparse);
     let chunked = chunked.unwrap_or_else(|| rotates.clone());

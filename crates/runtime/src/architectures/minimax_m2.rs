@@ -32,13 +32,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(196_608)),
-        ("num_key_value_heads", json!(8)),
-        ("head_dim", json!(128)),
-        ("num_local_experts", json!(256)),
-        ("num_experts_per_tok", json!(8)),
-    ]);
     // Published files give the rotated columns as a number instead of a part.
     let s = &match (s.opt_usize("rotary_dim")?, s.usize("head_dim")?) {
         (Some(rotary_dim), head_dim) if head_dim > 0 => {

@@ -6,7 +6,7 @@
 use super::{Architecture, llama};
 use crate::Error;
 use crate::architectures::config::{Config, HfKeys, HfWindow, QueryGrowth};
-use crate::architectures::rope::{RopeScaling, yarn_attention_factor};
+use crate::architectures::rope::{RopeScaling, parameters_from_hf, yarn_attention_factor};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::NormKind;
 use serde_json::json;
@@ -23,13 +23,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("head_dim", json!(128)),
-        ("max_position_embeddings", json!(262_144)),
-        ("num_key_value_heads", json!(8)),
-        ("rms_norm_eps", json!(1e-5)),
-    ]);
-    let defaults = json!({
+    let yarn = json!({
         "rope_type": "yarn",
         "rope_theta": 1e6,
         "factor": 16.0,
@@ -38,22 +32,15 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         "mscale": 1.0,
         "llama_4_scaling_beta": 0.1,
     });
-    let s = &if s.has("rope_scaling") {
-        s.clone()
-    } else {
-        s.with_defaults([("rope_parameters", defaults)])
-    };
+    let s = &s.or_if_null("rope_parameters", yarn);
     let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
-    let parameters = s.opt_object("rope_parameters")?.or(s.opt_object("rope_scaling")?);
-    let growth = match &parameters {
-        // A second value of the length, which nothing reads.
-        Some(p) => {
-            p.pass_over("max_position_embeddings");
-            p.opt_f32("llama_4_scaling_beta")?
-        }
-        None => None,
+    let Some(parameters) = parameters_from_hf(s)? else {
+        return Err(s.wrong("rope_parameters", "an object with `llama_4_scaling_beta`"));
     };
+    // A second value of the length, which nothing reads.
+    parameters.pass_over("max_position_embeddings");
+    let growth = Some(parameters.f32("llama_4_scaling_beta")?);
     let no_yarn = || s.unsupported("query scaling without YaRN (`llama_4_scaling_beta`)");
     with_growth(config, growth, no_yarn)
 }

@@ -210,7 +210,7 @@ pub(crate) fn config(checkpoint: &Checkpoint) -> Result<Config, Error> {
                 let feature = format!("quantization method `{method}` (`quant_method`)");
                 return Err(settings.unsupported_value(feature, Quantized::METHODS));
             }
-            let config = (architecture.config_from_hf)(settings)?;
+            let config = (architecture.config_from_hf)(&settings.as_class()?)?;
             check_causal(settings)?;
             settings.check_unread(architecture.name)?;
             config

@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "nemotron",
@@ -25,11 +24,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("hidden_act", json!("relu2")),
-        ("max_position_embeddings", json!(4096)),
-        ("norm_eps", json!(1e-5)),
-    ]);
     let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
     Ok(Config {
         norm_eps: s.f32("norm_eps")?,

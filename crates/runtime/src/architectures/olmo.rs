@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::weights::NormWeights;
 use crate::graph::{NormKind, RopeStyle, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "olmo",
@@ -25,7 +24,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([("max_position_embeddings", json!(2048))]);
     Ok(Config {
         // config.json has no key for what is added to the variance.
         norm_eps: 1e-5,

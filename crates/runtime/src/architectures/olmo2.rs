@@ -12,7 +12,6 @@ use crate::architectures::rope::{HfRopeKeys, Rope, RopeScaling};
 use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "olmo2",
@@ -38,8 +37,6 @@ const PERIOD: usize = 4;
 const THETA: f32 = 500_000.0;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s =
-        &s.with_defaults([("rms_norm_eps", json!(1e-5)), ("max_position_embeddings", json!(2048))]);
     let attn_bias = hf_bias(s, "attention_bias")?;
     if s.str("model_type")? == "olmo3" {
         return Ok(Config { attn_bias, ..olmo3_from_hf(s)? });
@@ -48,7 +45,6 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 }
 
 fn olmo3_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([("sliding_window", json!(4096))]);
     let keys = |ty| HfRopeKeys {
         layer_type: Some(ty),
         theta: ("rope_theta", THETA),

@@ -11,7 +11,6 @@ use crate::architectures::config::{Config, Experts, HfKeys, hf_bias};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "olmoe",
@@ -25,14 +24,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(4096)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("num_experts", json!(64)),
-        ("num_experts_per_tok", json!(8)),
-        ("intermediate_size", json!(2048)),
-    ]);
-    let normalize = s.bool_or("norm_topk_prob", false)?;
+    let normalize = s.bool("norm_topk_prob")?;
     let experts = Experts::softmax(hf_counts(s)?, s.usize("intermediate_size")?, normalize);
     if experts.n_experts == 0 {
         return Err(s.wrong("num_experts", "a number of experts"));

@@ -10,7 +10,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phi2",
@@ -31,13 +30,9 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("hidden_act", json!("gelu_new")),
-        ("max_position_embeddings", json!(2048)),
-    ]);
     let rope = HfRopeKeys { partial: Some(0.5), ..HfRopeKeys::COMMON };
-    let qk_norm = s.bool_or("qk_layernorm", false)?;
-    let norm_eps = s.opt_f32("layer_norm_eps")?.unwrap_or(1e-5);
+    let qk_norm = s.bool("qk_layernorm")?;
+    let norm_eps = s.f32("layer_norm_eps")?;
     Ok(Config { norm_eps, qk_norm, ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })? })
 }
 

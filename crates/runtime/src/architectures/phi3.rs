@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
@@ -25,11 +24,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("rms_norm_eps", json!(1e-5)),
-        ("max_position_embeddings", json!(4096)),
-        ("original_max_position_embeddings", json!(4096)),
-    ]);
     let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let rope = HfRopeKeys { partial: Some(1.0), longrope_only: true, ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;

@@ -8,10 +8,9 @@ use super::{Architecture, Build};
 use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias, window_or_none};
 use crate::architectures::loader::Bias;
-use crate::architectures::rope::{HfRopeKeys, RopeScaling};
+use crate::architectures::rope::{HfRopeKeys, RopeScaling, parameters_from_hf};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, Scoring, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "phimoe",
@@ -33,20 +32,16 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 const JITTER: f32 = 0.01;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(131_072)),
-        ("num_key_value_heads", json!(8)),
-        ("rms_norm_eps", json!(1e-5)),
-        ("num_local_experts", json!(16)),
-        ("num_experts_per_tok", json!(2)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 1e6), ..HfRopeKeys::COMMON };
     let mut config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
-    if let RopeScaling::LongRope { attention_factor, .. } = &mut config.ropes[0].scaling {
-        let key = if s.has("rope_parameters") { "rope_parameters" } else { "rope_scaling" };
-        let parameters = s.opt_object(key)?.unwrap_or_else(|| s.clone());
+    let scaling = &mut config.ropes[0].scaling;
+    if *scaling != RopeScaling::None {
+        let parameters = parameters_from_hf(s)?.unwrap_or_else(|| s.clone());
         let [short, long] = ["short_mscale", "long_mscale"].map(|key| parameters.f32(key));
         let (short, long) = (short?, long?);
+        let RopeScaling::LongRope { attention_factor, .. } = scaling else {
+            return Err(s.unsupported("rotary scaling other than `longrope`"));
+        };
         if short != long {
             return Err(s.unsupported("a `short_mscale` other than the `long_mscale`"));
         }
@@ -57,7 +52,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     // The head has a bias where the file holds one.
     s.pass_over("lm_head_bias");
     s.pass_over("input_jitter_noise");
-    let jitter = s.opt_f32("router_jitter_noise")?.unwrap_or(JITTER);
+    let jitter = s.f32("router_jitter_noise")?;
     let counts = hf_counts(s)?;
     if counts.0 == 0 || counts.1 != 2 {
         return Err(s.unsupported("other than two experts per token"));

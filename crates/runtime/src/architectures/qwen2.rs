@@ -9,7 +9,6 @@ use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen2",
@@ -29,12 +28,6 @@ pub(super) fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 
 /// As [`config_from_hf`], of a family that reads these keys.
 pub(super) fn config_with(s: &HfSettings, keys: &HfKeys) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(32)),
-        ("max_window_layers", json!(28)),
-        ("sliding_window", json!(4096)),
-    ]);
     let window = HfWindow::optional(s)?.switched(s)?;
     let first = s.usize("max_window_layers")?;
     Config::from_hf(s, keys)?.with_hf_layer_types(s, window, |l| l >= first)

@@ -10,7 +10,6 @@ use crate::architectures::config::{Config, HfKeys, HfWindow};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen2moe",
@@ -24,25 +23,15 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(16)),
-        ("max_window_layers", json!(28)),
-        ("sliding_window", json!(4096)),
-        ("moe_intermediate_size", json!(1408)),
-        ("shared_expert_intermediate_size", json!(5632)),
-        ("num_experts", json!(60)),
-        ("num_experts_per_tok", json!(4)),
-    ]);
     let window = HfWindow::needed(s)?.switched(s)?;
     let end = s.usize("max_window_layers")?;
     let slides = |l: usize| (l + 1) % 2 == 1 && l < end;
-    let attn_bias = match s.bool_or("qkv_bias", true)? {
+    let attn_bias = match s.bool("qkv_bias")? {
         true => Bias::Required,
         false => Bias::Denied("qkv_bias"),
     };
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_hf_layer_types(s, window, slides)?;
-    let experts = hf_gated(s, s.bool_or("norm_topk_prob", false)?)?;
+    let experts = hf_gated(s, s.bool("norm_topk_prob")?)?;
     with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
 }
 

@@ -8,7 +8,6 @@ use crate::Error;
 use crate::architectures::config::{Config, HfKeys};
 use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen2vl",
@@ -32,12 +31,7 @@ const KEYS: HfKeys = HfKeys {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = s.with_defaults([
-        ("num_key_value_heads", json!(8)),
-        ("max_window_layers", json!(80)),
-        ("rms_norm_eps", json!(1e-5)),
-    ]);
-    qwen2::config_with(&s, &KEYS)
+    qwen2::config_with(s, &KEYS)
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

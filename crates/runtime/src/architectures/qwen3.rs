@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, hf_bias};
 use crate::checkpoint::HfSettings;
 use crate::graph::ValueId;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3",
@@ -24,7 +23,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
     let attn_bias = hf_bias(s, "attention_bias")?;
-    let config = qwen2::config_from_hf(&s.with_defaults([("head_dim", json!(128))]))?;
+    let config = qwen2::config_from_hf(s)?;
     Ok(Config { attn_bias, ..config })
 }
 

@@ -14,7 +14,6 @@ use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::names::NameTable;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, DeltaNetSpec, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen35",
@@ -81,30 +80,28 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
 
 /// The settings of a decoder with these two kinds of layers.
 pub(super) fn hybrid_from_hf(s: &HfSettings, keys: &HfKeys) -> Result<Config, Error> {
-    let s =
-        &s.with_defaults([("max_position_embeddings", json!(32_768)), ("head_dim", json!(256))]);
     let config = Config::from_hf(s, keys)?;
     let net = Recurrent::DeltaNet {
-        n_k_heads: s.opt_usize("linear_num_key_heads")?.unwrap_or(16),
-        n_v_heads: s.opt_usize("linear_num_value_heads")?.unwrap_or(32),
-        k_dim: s.opt_usize("linear_key_head_dim")?.unwrap_or(128),
-        v_dim: s.opt_usize("linear_value_head_dim")?.unwrap_or(128),
-        n_taps: s.opt_usize("linear_conv_kernel_dim")?.unwrap_or(4),
+        n_k_heads: s.usize("linear_num_key_heads")?,
+        n_v_heads: s.usize("linear_num_value_heads")?,
+        k_dim: s.usize("linear_key_head_dim")?,
+        v_dim: s.usize("linear_value_head_dim")?,
+        n_taps: s.usize("linear_conv_kernel_dim")?,
     };
     check(net).map_err(|reason| s.unsupported(reason))?;
-    if s.bool_or("attention_bias", false)? {
+    if s.bool("attention_bias")? {
         return Err(s.unsupported("biases of attention (`attention_bias`)"));
     }
     let types = [("linear_attention", true), ("full_attention", false)];
     let linear = match hf_layer_types(s, config.layers.len(), &types)? {
         Some(linear) => linear,
         None => {
-            let interval = s.opt_usize("full_attention_interval")?.unwrap_or(4).max(1);
+            let interval = s.usize_or("full_attention_interval", 4)?.max(1);
             (1..=config.layers.len()).map(|l| !l.is_multiple_of(interval)).collect()
         }
     };
     // Files that do not say have the tensors or not.
-    let n_predictors = s.opt_usize("mtp_num_hidden_layers")?.unwrap_or(1);
+    let n_predictors = s.usize_or("mtp_num_hidden_layers", 1)?;
     s.pass_over("mtp_use_dedicated_embeddings");
     let config = config.with_layers(|l, layer| {
         layer.recurrent = linear[l].then_some(net);
@@ -241,7 +238,7 @@ fn linear_attention(
         [b, m.linear(h, (l, "in_a"), (n_v_heads, c.dim), Bias::None)?]
     };
     let taps = m.weights.taps((l, "conv"), conv_dim, n_taps)?;
-    let qkv = m.graph.short_conv(qkv, (taps, n_taps), None, Some(Activation::Silu));
+    let qkv = m.graph.short_conv(qkv, (taps, n_taps), None, Some(c.activation));
     let q = m.graph.columns(qkv, 0, key_dim);
     let k = m.graph.columns(qkv, key_dim, key_dim);
     let v = m.graph.columns(qkv, 2 * key_dim, value_dim);

@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, Experts, HfKeys, HfWindow, hf_bias};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3moe",
@@ -24,21 +23,10 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 /// The window, where it is used, is every layer's.
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let mut s = s.with_defaults([
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(4)),
-        ("sliding_window", json!(4096)),
-        ("moe_intermediate_size", json!(768)),
-        ("num_experts_per_tok", json!(8)),
-    ]);
-    if !s.has("num_local_experts") {
-        s = s.with_defaults([("num_experts", json!(128))]);
-    }
-    let s = &s;
     let window = HfWindow::optional(s)?.switched(s)?.of_every_layer(s)?;
     let attn_bias = hf_bias(s, "attention_bias")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);
-    let normalize = s.bool_or("norm_topk_prob", false)?;
+    let normalize = s.bool("norm_topk_prob")?;
     let experts = Experts::softmax(hf_counts(s)?, s.usize("moe_intermediate_size")?, normalize);
     with_hf_sparse_layers(Config { attn_bias, ..config }, s, experts)?.checked_hf(s)
 }

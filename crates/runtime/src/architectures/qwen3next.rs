@@ -5,7 +5,7 @@
 //! in the order of transformers.
 
 use super::experts::{hf_gated, with_gguf_gated, with_hf_sparse_layers};
-use super::{Architecture, Build, qwen35, qwen35moe};
+use super::{Architecture, Build, qwen35};
 use crate::Error;
 use crate::architectures::config::{Config, HfKeys};
 use crate::architectures::rope::HfRopeKeys;
@@ -28,9 +28,8 @@ const KEYS: HfKeys =
     HfKeys { rope: HfRopeKeys { partial: Some(0.25), ..HfRopeKeys::COMMON }, ..HfKeys::COMMON };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &qwen35moe::with_defaults(s, 512, 10);
-    let experts = hf_gated(s, s.bool_or("norm_topk_prob", true)?)?;
-    let config = qwen35moe::hybrid_from_hf(s, &KEYS)?;
+    let experts = hf_gated(s, s.bool("norm_topk_prob")?)?;
+    let config = qwen35::hybrid_from_hf(s, &KEYS)?;
     with_hf_sparse_layers(config, s, experts)?.checked_hf(s)
 }
 

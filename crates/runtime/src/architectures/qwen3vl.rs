@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, HfKeys, hf_bias};
 use crate::architectures::rope::{HfRopeKeys, Sections};
 use crate::checkpoint::{GgufSettings, HfSettings};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3vl",
@@ -33,13 +32,8 @@ pub(super) const KEYS: HfKeys = HfKeys {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = s.with_defaults([
-        ("head_dim", json!(128)),
-        ("max_position_embeddings", json!(128_000)),
-        ("num_key_value_heads", json!(32)),
-    ]);
-    let attn_bias = hf_bias(&s, "attention_bias")?;
-    Ok(Config { attn_bias, ..Config::from_hf(&s, &KEYS)? })
+    let attn_bias = hf_bias(s, "attention_bias")?;
+    Ok(Config { attn_bias, ..Config::from_hf(s, &KEYS)? })
 }
 
 fn config_from_gguf(s: GgufSettings<'_>) -> Result<Config, Error> {

@@ -9,7 +9,6 @@ use crate::Error;
 use crate::architectures::config::{Config, Experts, hf_bias};
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::ValueId;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "qwen3vlmoe",
@@ -24,16 +23,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 
 /// Factors are normalized whatever the file says.
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let mut s = s.with_defaults([
-        ("max_position_embeddings", json!(128_000)),
-        ("num_key_value_heads", json!(16)),
-        ("moe_intermediate_size", json!(1408)),
-        ("num_experts_per_tok", json!(4)),
-    ]);
-    if !s.has("num_local_experts") {
-        s = s.with_defaults([("num_experts", json!(60))]);
-    }
-    let s = &s;
     s.pass_over("norm_topk_prob");
     let attn_bias = hf_bias(s, "attention_bias")?;
     let config = Config { attn_bias, ..Config::from_hf(s, &qwen3vl::KEYS)? };

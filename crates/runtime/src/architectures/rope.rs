@@ -10,6 +10,7 @@ mod hf;
 mod sections;
 
 pub use hf::HfRopeKeys;
+pub(crate) use hf::parameters_from_hf;
 pub use sections::Sections;
 
 use crate::Error;
@@ -254,7 +255,11 @@ impl Rope {
                 let (low, high) = (f64::from(low_freq_factor), f64::from(high_freq_factor));
                 base.map(|f| {
                     let turns = original_max_seq_len as f64 * f / tau;
-                    let keep = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                    let keep = match turns {
+                        turns if turns < low => 0.0,
+                        turns if turns > high => 1.0,
+                        turns => (turns - low) / (high - low),
+                    };
                     keep * f + (1.0 - keep) * f / f64::from(factor)
                 })
                 .collect()

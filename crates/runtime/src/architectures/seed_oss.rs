@@ -9,7 +9,6 @@ use crate::architectures::config::{Config, HfKeys, hf_bias};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "seed_oss",
@@ -23,12 +22,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("attention_bias", json!(true)),
-        ("head_dim", json!(128)),
-        ("max_position_embeddings", json!(524_288)),
-        ("num_key_value_heads", json!(8)),
-    ]);
     Ok(Config {
         attn_bias: hf_bias(s, "attention_bias")?,
         wo_bias: Some(hf_bias(s, "attention_out_bias")?),

@@ -9,7 +9,6 @@ use crate::architectures::config::{Config, HfKeys, HfWindow, hf_bias};
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::NormKind;
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "smollm3",
@@ -26,11 +25,6 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 const PERIOD: usize = 4;
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("max_position_embeddings", json!(32_768)),
-        ("num_key_value_heads", json!(4)),
-        ("tie_word_embeddings", json!(true)),
-    ]);
     let rope = HfRopeKeys { theta: ("rope_theta", 2e6), ..HfRopeKeys::COMMON };
     let config = Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?;
     let n_layers = config.layers.len();
@@ -38,7 +32,7 @@ fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
         // The list has a 1 where there is a rotation, whatever its name says.
         Some(list) if list.len() == n_layers => list.iter().map(|&n| n != 0).collect(),
         Some(_) => return Err(s.wrong("no_rope_layers", format!("{n_layers} layers"))),
-        None => match s.opt_usize("no_rope_layer_interval")?.unwrap_or(PERIOD) {
+        None => match s.usize_or("no_rope_layer_interval", PERIOD)? {
             0 => return Err(s.wrong("no_rope_layer_interval", "a number of layers")),
             period => rotating(n_layers, period),
         },

@@ -11,7 +11,6 @@ use crate::architectures::loader::Bias;
 use crate::architectures::rope::HfRopeKeys;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "stablelm",
@@ -28,17 +27,12 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("layer_norm_eps", json!(1e-5)),
-        ("max_position_embeddings", json!(4096)),
-        ("num_key_value_heads", json!(32)),
-    ]);
     let rope = HfRopeKeys { partial: Some(0.25), ..HfRopeKeys::COMMON };
     Ok(Config {
         norm_eps: s.f32("layer_norm_eps")?,
         attn_bias: hf_bias(s, "use_qkv_bias")?,
-        qk_norm: s.bool_or("qk_layernorm", false)?,
-        parallel_residual: s.bool_or("use_parallel_residual", false)?,
+        qk_norm: s.bool("qk_layernorm")?,
+        parallel_residual: s.bool("use_parallel_residual")?,
         ..Config::from_hf(s, &HfKeys { rope, ..HfKeys::COMMON })?
     })
 }

@@ -9,7 +9,6 @@ use crate::architectures::config::{Config, HfKeys, HfWindow, window_or_none};
 use crate::architectures::loader::Bias;
 use crate::checkpoint::{GgufSettings, HfSettings};
 use crate::graph::{Activation, NormKind, ValueId};
-use serde_json::json;
 
 pub(super) static ARCHITECTURE: Architecture = Architecture {
     name: "starcoder2",
@@ -23,14 +22,7 @@ pub(super) static ARCHITECTURE: Architecture = Architecture {
 };
 
 fn config_from_hf(s: &HfSettings) -> Result<Config, Error> {
-    let s = &s.with_defaults([
-        ("hidden_act", json!("gelu_pytorch_tanh")),
-        ("max_position_embeddings", json!(4096)),
-        ("norm_epsilon", json!(1e-5)),
-        ("num_key_value_heads", json!(2)),
-        ("tie_word_embeddings", json!(true)),
-    ]);
-    let bias = if s.bool_or("use_bias", true)? { Bias::Required } else { Bias::Denied("use_bias") };
+    let bias = if s.bool("use_bias")? { Bias::Required } else { Bias::Denied("use_bias") };
     let window = HfWindow::optional(s)?.of_every_layer(s)?;
     let norm_eps = s.f32("norm_epsilon")?;
     let config = Config::from_hf(s, &HfKeys::COMMON)?.with_windows(|_| window);

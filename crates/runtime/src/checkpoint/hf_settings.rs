@@ -7,14 +7,17 @@ use std::path::{Path, PathBuf};
 
 /// The settings of a Hugging Face model.
 ///
-/// Getters return an error that names the file and the key when a value is
-/// missing or of the wrong type; `null` counts as missing, as in transformers.
+/// Getters return an error that names the file and the key when a value is missing or of the wrong type. In the
+/// settings that an architecture reads, keys that the file omits have the defaults of its class, so that what an
+/// optional getter has no value for is null there.
 #[derive(Debug, Clone)]
 pub struct HfSettings {
     path: PathBuf,
     /// Dotted path of `map` inside the file, empty at the top.
     prefix: String,
     map: Map<String, Value>,
+    /// Keys with the other names that the file has for them.
+    aliases: Vec<(String, String)>,
     asked: Asked,
     /// They are those of a model's text part, beside others.
     pub(super) is_of_text: bool,
@@ -39,7 +42,8 @@ impl HfSettings {
 
     fn new(path: PathBuf, prefix: String, map: Map<String, Value>, asked: Asked) -> Self {
         let (is_of_text, outer_type, text_type) = (false, None, None);
-        Self { path, prefix, map, asked, is_of_text, outer_type, text_type }
+        let aliases = Vec::new();
+        Self { path, prefix, map, aliases, asked, is_of_text, outer_type, text_type }
     }
 
     /// The settings with `defaults` for keys that the file leaves out, as the
@@ -53,12 +57,46 @@ impl HfSettings {
         settings
     }
 
+    /// The settings with those of `other` that are absent here, of the keys that `takes` names.
+    pub(crate) fn with_missing_of(&self, other: &Self, takes: impl Fn(&str) -> bool) -> Self {
+        let mut settings = self.clone();
+        for (key, value) in other.map.iter().filter(|(key, _)| takes(key)) {
+            other.pass_over(key);
+            settings.map.entry(key).or_insert_with(|| value.clone());
+        }
+        settings
+    }
+
+    /// The settings with `value` for a key that is absent or null: what a class computes of others where a file has
+    /// none.
+    #[must_use]
+    pub fn or_if_null(&self, key: &str, value: Value) -> Self {
+        if self.has(key) { self.clone() } else { self.with_value(key, value) }
+    }
+
     /// The settings with another value for a key.
     #[must_use]
     pub fn with_value(&self, key: &str, value: Value) -> Self {
         let mut settings = self.clone();
         settings.map.insert(key.to_owned(), value);
         settings
+    }
+
+    /// Moves the value of `alias`, if the file has it, to `key`.
+    ///
+    /// # Errors
+    /// If the file has another value for `key`.
+    pub(super) fn take_alias(&mut self, alias: &str, key: &str) -> Result<(), Error> {
+        let Some(value) = self.map.get(alias) else { return Ok(()) };
+        if let Some(own) = self.map.get(key).filter(|own| *own != value) {
+            return Err(self.wrong(alias, format!("{own}, as `{key}` says")));
+        }
+        self.pass_over(alias);
+        if let Some(value) = self.map.remove(alias) {
+            self.map.insert(key.to_owned(), value);
+            self.aliases.push((key.to_owned(), alias.to_owned()));
+        }
+        Ok(())
     }
 
     /// config.json's path.
@@ -103,6 +141,12 @@ impl HfSettings {
         self.map.get(key).is_some_and(Value::is_null)
     }
 
+    /// Whether there is neither a value for the key nor null.
+    pub(crate) fn is_absent(&self, key: &str) -> bool {
+        self.pass_over(key);
+        !self.map.contains_key(key)
+    }
+
     /// Whether there is no key at all.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()
@@ -110,7 +154,10 @@ impl HfSettings {
 
     /// The error for a key whose value is not as expected.
     pub fn wrong(&self, key: &str, expected: impl Into<String>) -> Error {
-        let found = self.raw(key).map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        self.pass_over(key);
+        let found = self.map.get(key).map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        let alias = self.aliases.iter().find(|(name, _)| name == key).map(|(_, alias)| alias);
+        let key = alias.map_or(key, String::as_str);
         let (path, key) = (self.path.clone(), format!("{}{key}", self.prefix));
         Error::Setting { path, key, expected: expected.into(), found }
     }
@@ -158,6 +205,14 @@ impl HfSettings {
         self.typed(key, "a string", Value::as_str)
     }
 
+    /// A string, `default` when missing.
+    ///
+    /// # Errors
+    /// If it is null or no string.
+    pub fn str_or<'a>(&'a self, key: &str, default: &'a str) -> Result<&'a str, Error> {
+        if self.is_absent(key) { Ok(default) } else { self.str(key) }
+    }
+
     /// Whether the key is present with this text.
     pub fn text_is(&self, key: &str, text: &str) -> bool {
         self.raw(key).and_then(Value::as_str) == Some(text)
@@ -182,6 +237,14 @@ impl HfSettings {
         self.required(key, "a whole number", self.opt_usize(key)?)
     }
 
+    /// A whole number, `default` when missing.
+    ///
+    /// # Errors
+    /// If it is null or no whole number.
+    pub fn usize_or(&self, key: &str, default: usize) -> Result<usize, Error> {
+        if self.is_absent(key) { Ok(default) } else { self.usize(key) }
+    }
+
     /// A whole number that may be missing.
     ///
     /// # Errors
@@ -198,6 +261,14 @@ impl HfSettings {
         self.required(key, "a number", self.opt_f32(key)?)
     }
 
+    /// A number, `default` when missing.
+    ///
+    /// # Errors
+    /// If it is null or no number.
+    pub fn f32_or(&self, key: &str, default: f32) -> Result<f32, Error> {
+        if self.is_absent(key) { Ok(default) } else { self.f32(key) }
+    }
+
     /// A number that may be missing.
     ///
     /// # Errors
@@ -206,12 +277,25 @@ impl HfSettings {
         self.typed(key, "a number", |v| v.as_f64().map(|x| x as f32))
     }
 
-    /// A truth value, `default` when missing.
+    /// A truth value; null is false, as in Python.
+    ///
+    /// # Errors
+    /// If it is missing or neither true nor false.
+    pub fn bool(&self, key: &str) -> Result<bool, Error> {
+        if self.is_null(key) {
+            return Ok(false);
+        }
+        let value = self.typed(key, "true or false", Value::as_bool)?;
+        self.required(key, "true or false", value)
+    }
+
+    /// A truth value, `default` when missing; null is false, as in Python.
     ///
     /// # Errors
     /// If it is neither true nor false.
     pub fn bool_or(&self, key: &str, default: bool) -> Result<bool, Error> {
-        Ok(self.typed(key, "true or false", Value::as_bool)?.unwrap_or(default))
+        let value = self.typed(key, "true or false", Value::as_bool)?;
+        Ok(value.unwrap_or(default && !self.is_null(key)))
     }
 
     /// A list of whole numbers that may be missing.

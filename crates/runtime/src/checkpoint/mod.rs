@@ -3,7 +3,7 @@
 //! What differs between the two, names and spellings of settings, stops here
 //! and in the name tables (`names.rs`); an architecture sees settings and weights.
 
-mod class_defaults;
+mod class;
 mod gguf_settings;
 mod hf_settings;
 mod multimodal;

@@ -5,7 +5,6 @@
 //! may have all parts in one file; their names tell them as well.
 
 use super::HfSettings;
-use super::class_defaults;
 use crate::Error;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -127,7 +126,6 @@ impl HfSettings {
         if self.bool_or("tie_word_embeddings", false)? {
             text = text.with_defaults([("tie_word_embeddings", json!(true))]);
         }
-        let text = class_defaults::of_text(text)?;
         // The whole model is quantized, or nothing of it.
         Ok(match self.map().get("quantization_config") {
             Some(quantization) => {

@@ -71,6 +71,18 @@ impl Quantized {
         settings: &HfSettings,
         tensors: &SafeTensors,
     ) -> Result<Option<Self>, Error> {
+        let Some((config, quantized)) = Self::read(settings, tensors)? else { return Ok(None) };
+        if !quantized.has_weights(tensors) {
+            return Err(config.wrong("quant_method", "nothing, as no tensor is quantized by it"));
+        }
+        Ok(Some(quantized))
+    }
+
+    /// The settings of the method, and what they ask for.
+    fn read(
+        settings: &HfSettings,
+        tensors: &SafeTensors,
+    ) -> Result<Option<(HfSettings, Self)>, Error> {
         // Early files of compressed-tensors have it under another name.
         let config = match settings.opt_object("quantization_config")? {
             None => settings.opt_object("compression_config")?,
@@ -78,9 +90,10 @@ impl Quantized {
         };
         let Some(config) = config else {
             let Some(config) = ModelOpt::beside(settings)? else { return Ok(None) };
-            return ModelOpt::open(settings, &config, tensors).map(|it| Some(Self::ModelOpt(it)));
+            let quantized = Self::ModelOpt(ModelOpt::open(settings, &config, tensors)?);
+            return Ok(Some((config, quantized)));
         };
-        Ok(match config.opt_str("quant_method")? {
+        let quantized = match config.opt_str("quant_method")? {
             Some("awq") => Some(Self::Awq(Awq::open(settings, &config, tensors)?)),
             Some("gptq") => Some(Self::Gptq(Gptq::open(settings, &config, tensors)?)),
             Some("fp8") => Some(Self::Fp8(Fp8::open(settings, &config, tensors)?)),
@@ -97,7 +110,19 @@ impl Quantized {
                 Some(Self::Compressed(Compressed::open(settings, &config, tensors)?))
             }
             _ => None,
-        })
+        };
+        Ok(quantized.map(|quantized| (config, quantized)))
+    }
+
+    /// Whether any tensor is part of a quantized weight, or says how the key-value cache is.
+    fn has_weights(&self, tensors: &SafeTensors) -> bool {
+        let mut names = tensors.tensors().iter().map(|info| info.name.as_str());
+        let is_of_cache = |name: &str| OF_CACHE.iter().any(|part| name.ends_with(part));
+        match self {
+            Self::Mxfp4 => names.any(|name| name.ends_with("_blocks")),
+            _ if !self.weights().is_empty() => true,
+            _ => names.any(|name| is_of_cache(name) || self.weight(tensors, name).is_some()),
+        }
     }
 
     /// The names of the weights that are made and are not those of a stored tensor.

@@ -104,7 +104,8 @@ fn of_dir(dir: &Path) -> Result<SamplingParams, Error> {
     }
     let params = check(params, &path, str::to_owned)?;
     // Without sampling, transformers takes the most likely token, whatever else the file says.
-    let draws = s.bool_or("do_sample", true)?;
+    // Null is what a file has for a value that it does not set.
+    let draws = !s.has("do_sample") || s.bool("do_sample")?;
     Ok(if draws { params } else { SamplingParams { temperature: 0.0, ..params } })
 }
 

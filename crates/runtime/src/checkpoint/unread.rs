@@ -115,6 +115,7 @@ const HF: &[(Neutral, &[&str])] = &[
             "qk_layernorm",
             "qk_norm",
             "rope_interleaved",
+            "rope_scaling",
             "shared_expert_intermediate_size",
             "use_double_wide_mlp",
             "use_parallel_residual",

@@ -236,6 +236,39 @@ fn settings_that_would_change_the_result_are_refused_by_name() {
 }
 
 #[test]
+fn float_tensors_of_a_quantized_model_are_refused() {
+    let backend = CpuBackend::new(Some(1), None).unwrap();
+    for (quantized, plain, method) in [
+        ("llama_gptq", "llama", "gptq"),
+        ("llama_awq", "llama", "awq"),
+        ("llama_fp8", "llama", "compressed-tensors"),
+        ("qwen3_fp8", "qwen3", "fp8"),
+        ("qwen3_nvfp4_mo", "qwen3", "modelopt"),
+        ("llama_nf4_bnb", "llama", "bitsandbytes"),
+        ("llama_int8_ao", "llama", "torchao"),
+        ("gpt_oss_mxfp4", "gpt_oss", "mxfp4"),
+    ] {
+        let config = |model: &str| -> serde_json::Value {
+            let text = std::fs::read_to_string(tiny(model).join("config.json")).unwrap();
+            serde_json::from_str(&text).unwrap()
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let tensors = tiny(plain).join("model.safetensors");
+        std::fs::copy(tensors, dir.path().join("model.safetensors")).unwrap();
+        let mut settings = config(plain);
+        settings["quantization_config"] = config(quantized)["quantization_config"].clone();
+        std::fs::write(dir.path().join("config.json"), settings.to_string()).unwrap();
+        let loaded = Model::load(dir.path(), &backend, &LoadOptions::default());
+        let error = loaded.map(drop).unwrap_err().to_string();
+        let expected = format!(
+            "quantization_config.quant_method: expected nothing, as no tensor is quantized by it, \
+             found \"{method}\""
+        );
+        assert!(error.ends_with(&expected), "{quantized}: {error}");
+    }
+}
+
+#[test]
 fn metadata_that_would_change_the_result_is_refused_by_name() {
     let check = |key: &str, value: Value, expected: Option<&str>| {
         let result = gguf_model("llama", &[(key, Some(value))]).map(|_| ());

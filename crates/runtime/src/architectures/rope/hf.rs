@@ -2,8 +2,8 @@
 //!
 //! transformers 5 writes `rope_parameters`; older files have `rope_theta` and `rope_scaling`.
 //! The rules are those of its `RotaryEmbeddingConfigMixin` and of the configuration classes
-//! that override it. Where a file gives both spellings with different meanings, transformers
-//! takes one and loses the other, so that is an error here.
+//! that override it. Where a file gives both spellings, transformers takes the older and loses what the other says of
+//! the base and of the part of a head that turns, which is an error here.
 
 use super::{
     BASE, Rope, RopeScaling, Sections, is_base, longrope_attention_factor, yarn_attention_factor,
@@ -48,6 +48,15 @@ impl HfRopeKeys {
 /// The layer types that `rope_parameters` may be given by.
 const LAYER_TYPES: [&str; 2] = ["full_attention", "sliding_attention"];
 
+/// The parameters of config.json for all layers, which an older key goes before.
+///
+/// # Errors
+/// If they are no object.
+pub(crate) fn parameters_from_hf(s: &HfSettings) -> Result<Option<HfSettings>, Error> {
+    let scaling = s.opt_object("rope_scaling")?.filter(|p| !p.is_empty());
+    Ok(scaling.or(s.opt_object("rope_parameters")?.filter(|p| !p.is_empty())))
+}
+
 impl Rope {
     /// The rope of config.json for heads of `head_dim` columns, in a model that was made for
     /// contexts of `max_seq_len`.
@@ -85,17 +94,21 @@ impl Rope {
             return Err(p.wrong("rope_type", "the name of the scaling (`type` is not read here)"));
         }
         let source = Source { s, keys, head_dim, max_seq_len };
-        match (&parameters, &scaling) {
-            (Some(new), Some(old)) => {
-                let rope = source.rope(Some(new))?;
-                if source.rope(Some(old))? != rope {
-                    let expected = "the same as `rope_parameters`, or only one of the two";
-                    return Err(s.wrong("rope_scaling", expected));
-                }
-                Ok(rope)
-            }
-            (new, old) => source.rope(new.as_ref().or(old.as_ref())),
+        let (Some(new), Some(old)) = (&parameters, &scaling) else {
+            return source.rope(parameters.as_ref().or(scaling.as_ref()));
+        };
+        // The older key, which people add to files, goes before. Only parameters by layer type keep the rest.
+        if keys.layer_type.is_some() {
+            return source.rope(Some(&old.with_missing_of(new, |_| true)));
         }
+        let rope = source.rope(Some(old))?;
+        for lost in ["rope_theta", "partial_rotary_factor"] {
+            if source.rope(Some(&old.with_missing_of(new, |key| key == lost)))? != rope {
+                let expected = format!("`{lost}` as in `rope_parameters`, whose value is lost");
+                return Err(s.wrong("rope_scaling", expected));
+            }
+        }
+        Ok(rope)
     }
 }
 
@@ -111,9 +124,9 @@ impl Source<'_> {
     /// The rope of these parameters; what they leave out is at the top level.
     fn rope(&self, p: Option<&HfSettings>) -> Result<Rope, Error> {
         let Self { s, keys, head_dim, .. } = *self;
-        let number = |key: &str, outer: &str| match p.map(|p| p.opt_f32(key)).transpose()? {
-            Some(Some(x)) => Ok::<_, Error>(Some(x)),
-            _ => s.opt_f32(outer),
+        let number = |key: &str, outer: &str| match p.filter(|p| !p.is_absent(key)) {
+            Some(p) => p.f32(key).map(Some),
+            None => s.opt_f32(outer),
         };
         let theta = number("rope_theta", keys.theta.0)?.unwrap_or(keys.theta.1);
         if !is_base(theta) {
@@ -124,7 +137,8 @@ impl Source<'_> {
             });
         }
         let ty = match p {
-            Some(p) => p.opt_str("rope_type")?.or(p.opt_str("type")?).unwrap_or("default"),
+            Some(p) if p.is_absent("rope_type") => p.str_or("type", "default")?,
+            Some(p) => p.str("rope_type")?,
             None => "default",
         };
         let partial = number("partial_rotary_factor", keys.partial_key)?;
@@ -174,7 +188,7 @@ impl Source<'_> {
         if !self.head_dim.is_multiple_of(2) || !(1..=n_pairs).contains(&n_turned) {
             return Err(p.wrong("partial_rotary_factor", "a part of a head"));
         }
-        let factor = p.opt_f32("factor")?.unwrap_or(1.0);
+        let factor = p.f32_or("factor", 1.0)?;
         if !(factor > 0.0 && factor.is_finite()) {
             return Err(p.wrong("factor", "a positive number"));
         }
@@ -188,13 +202,10 @@ impl Source<'_> {
     /// parameters, except where these are given by layer type.
     fn original(&self, p: &HfSettings) -> Result<usize, Error> {
         let key = "original_max_position_embeddings";
-        let outer = match self.keys.layer_type {
-            None => self.s.opt_usize(key)?,
-            Some(_) => None,
-        };
-        match outer.or(p.opt_usize(key)?).unwrap_or(self.max_seq_len) {
-            0 if outer.is_some() => Err(self.s.wrong(key, "a number of positions")),
-            0 => Err(p.wrong(key, "a number of positions")),
+        let goes_before = self.keys.layer_type.is_none() && !self.s.is_absent(key);
+        let settings = if goes_before { self.s } else { p };
+        match settings.usize_or(key, self.max_seq_len)? {
+            0 => Err(settings.wrong(key, "a number of positions")),
             n => Ok(n),
         }
     }
@@ -216,6 +227,9 @@ impl Source<'_> {
                 factor: positive("factor")?,
                 original_max_seq_len: max_seq_len,
             },
+            "dynamic" if n_pairs < 2 => {
+                return Err(p.wrong("rope_type", "one for heads of which two columns turn"));
+            }
             "dynamic" => RopeScaling::Dynamic {
                 factor: positive("factor")?,
                 original_max_seq_len: max_seq_len,
