@@ -44,5 +44,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         settings.arg("fixtures/settings/make_settings.py").arg("fixtures/archs");
         shell::check(settings.arg(format!("fixtures/settings/{file}")).args(["--set", set]))?;
     }
+    let mut mutations = shell::command(&args.python);
+    mutations.arg("fixtures/settings/make_mutations.py").arg("fixtures/archs");
+    shell::check(mutations.arg("fixtures/settings/mutations"))?;
+    let mut classes = shell::command(&args.python);
+    classes.arg("fixtures/settings/make_classes.py");
+    shell::check(classes.arg("crates/runtime/src/checkpoint/classes.json"))?;
     Ok(())
 }
