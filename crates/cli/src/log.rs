@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
+use crate::screen::{self, Out};
 use crate::status;
 
 /// Records that may wait to be written.
@@ -38,15 +39,20 @@ pub(crate) fn lost() -> Arc<AtomicU64> {
     LOST.clone()
 }
 
-/// From now on what logs does not wait for standard error, and panics are records as well: for a
-/// program that runs for long and must not stop because nobody reads its log.
+/// From now on what logs does not wait for standard error: for a program that runs for long and must
+/// not stop because nobody reads its log.
 pub(crate) fn queue() {
     let (sender, entries) = sync_channel(QUEUE);
     let writer = std::thread::Builder::new().name("log".to_owned());
-    let spawned = writer.spawn(move || write_all(&entries, io::stderr(), &LOST));
-    if spawned.is_err() || QUEUED.set(sender).is_err() {
-        return;
+    let spawned = writer.spawn(move || write_all(&entries, screen::stderr(), &LOST));
+    if spawned.is_ok() {
+        // A queue that was there before goes on.
+        let _ = QUEUED.set(sender);
     }
+}
+
+/// Makes panics records: their messages may hold text from a file.
+pub(crate) fn panics() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("<unnamed>");
@@ -79,7 +85,7 @@ fn put(mut record: Vec<u8>) {
         Some(queue) => queue.try_send(Entry::Record(record)).is_ok(),
         None => {
             status::clear();
-            io::stderr().write_all(&record).is_ok()
+            screen::stderr().formatted(&record).is_ok()
         }
     };
     if !taken {
@@ -88,7 +94,7 @@ fn put(mut record: Vec<u8>) {
 }
 
 /// Writes records until there is nobody left to send any.
-fn write_all(entries: &Receiver<Entry>, mut out: impl Write, lost: &AtomicU64) {
+fn write_all(entries: &Receiver<Entry>, mut out: Out<impl Write>, lost: &AtomicU64) {
     let mut told = 0;
     let mut broken = false; // the last record was not written to its end
     for entry in entries {
@@ -109,7 +115,7 @@ fn write_all(entries: &Receiver<Entry>, mut out: impl Write, lost: &AtomicU64) {
             }
         }
         status::clear();
-        if out.write_all(&record).is_err() {
+        if out.formatted(&record).is_err() {
             broken = true;
             lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -187,7 +193,7 @@ mod tests {
     fn what_cannot_be_written_is_counted_and_told_later() {
         let (disk, lost) = (Disk::default(), Arc::new(AtomicU64::new(0)));
         let (sender, entries) = sync_channel(8);
-        let (out, count) = (disk.clone(), lost.clone());
+        let (out, count) = (Out::new(disk.clone(), false), lost.clone());
         let writer = std::thread::spawn(move || write_all(&entries, out, &count));
         let put = |text: &str| {
             sender.send(Entry::Record(text.as_bytes().to_vec())).expect("the writer is there");

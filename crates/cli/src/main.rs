@@ -5,6 +5,8 @@
 #![forbid(unsafe_code)]
 
 // The floors, the lowest first.
+mod screen;
+
 mod status;
 
 mod interrupt;
@@ -36,6 +38,7 @@ use clap::{CommandFactory, FromArgMatches};
 use commands::Cli;
 
 fn main() -> ExitCode {
+    log::panics();
     let args: Vec<_> = std::env::args_os().collect();
     let color = ui::requested_color(args.iter().skip(1).cloned());
     match config::names(&args) {
@@ -59,12 +62,12 @@ fn main() -> ExitCode {
         }
     };
     let command = Cli::command().color(color.for_clap());
-    let matches = command.get_matches_from(args);
-    let cli = match Cli::from_arg_matches(&matches) {
-        Ok(cli) => cli,
-        Err(error) => error.exit(),
-    };
     ui::init(color);
+    let matches = command.try_get_matches_from(args);
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return ui::report_usage(&error),
+    };
     ui::init_logging(cli.global.verbose);
     let result = install_handlers().and_then(|()| commands::execute(cli));
     log::flush();

@@ -3,13 +3,14 @@
 //! It is drawn only where standard error is a terminal, only after a moment, and is gone when the
 //! work is done. Whatever else writes to the terminal calls [`clear`] first.
 
-use std::io::{self, IsTerminal, Write};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use unicode_width::UnicodeWidthChar;
+
+use crate::screen::{self, Styled, line_signs};
 
 /// What takes less time is not announced.
 const DELAY: Duration = Duration::from_millis(500);
@@ -30,7 +31,7 @@ pub(crate) struct Status {
 impl Status {
     /// Shows `text`, which gets the time for which the work has been running.
     pub(crate) fn show(text: impl Fn(Duration) -> String + Send + 'static) -> Self {
-        if !is_capable(io::stderr().is_terminal()) {
+        if !is_capable(screen::stderr_is_terminal()) {
             return Self { thread: None };
         }
         let (stop, stopped) = sync_channel::<()>(0);
@@ -123,7 +124,9 @@ impl Progress {
 pub(crate) fn clear() {
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     if std::mem::take(&mut *drawn) {
-        let _ = io::stderr().write_all(b"\r\x1b[2K");
+        let mut styled = Styled::default();
+        styled.clear_line();
+        let _ = screen::stderr().styled(&styled);
     }
 }
 
@@ -147,9 +150,12 @@ pub(crate) fn columns() -> usize {
 
 fn draw(text: &str) {
     // A line that reaches the edge would wrap and could not be taken back.
-    let line = cut(text, columns().saturating_sub(1));
+    let text = line_signs(text);
+    let mut styled = Styled::default();
+    styled.clear_line();
+    styled.text(cut(&text, columns().saturating_sub(1)));
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
-    *drawn = io::stderr().write_all(format!("\r\x1b[2K{line}").as_bytes()).is_ok();
+    *drawn = screen::stderr().styled(&styled).is_ok();
 }
 
 /// The beginning of `text` that fits `columns`.

@@ -4,7 +4,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
@@ -14,6 +14,7 @@ use serde::Serialize;
 use tracing_subscriber::EnvFilter;
 
 use crate::log;
+use crate::screen::{self, Stdout, Styled, line_signs};
 use crate::status;
 
 /// When to colour messages.
@@ -57,17 +58,17 @@ static STDOUT_COLORED: OnceLock<bool> = OnceLock::new();
 
 /// Decides once whether messages and drawn answers are coloured.
 pub(crate) fn init(color: Color) {
-    COLORED.get_or_init(|| color.enabled_for(io::stderr().is_terminal()));
-    STDOUT_COLORED.get_or_init(|| color.enabled_for(io::stdout().is_terminal()));
+    COLORED.get_or_init(|| color.enabled_for(screen::stderr_is_terminal()));
+    STDOUT_COLORED.get_or_init(|| color.enabled_for(screen::stdout_is_terminal()));
 }
 
 /// Whether what is drawn on standard output may have colours.
 pub(crate) fn has_color_on_stdout() -> bool {
-    *STDOUT_COLORED.get_or_init(|| Color::Auto.enabled_for(io::stdout().is_terminal()))
+    *STDOUT_COLORED.get_or_init(|| Color::Auto.enabled_for(screen::stdout_is_terminal()))
 }
 
 fn colored() -> bool {
-    *COLORED.get_or_init(|| Color::Auto.enabled_for(io::stderr().is_terminal()))
+    *COLORED.get_or_init(|| Color::Auto.enabled_for(screen::stderr_is_terminal()))
 }
 
 /// Looks for `--color` before the arguments are parsed, because parsing prints help and usage
@@ -134,13 +135,15 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     if is_broken_pipe(error) {
         return ExitCode::SUCCESS;
     }
-    let label = if colored() { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
-    note(&format!("{label} {}", one_line(error)));
+    let mut line = Styled::default();
+    put(&mut line, "1;31", "error:");
+    line.text(&format!(" {}\n", one_line(error)));
+    styled(&line);
     if error.is::<UsageError>() { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// The chain of causes joined by `: `. A cause that the text before it already ends with is left
-/// out, and control characters from files or servers do not reach the terminal.
+/// out, and control characters are spaces.
 pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain() {
@@ -176,21 +179,76 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 /// One line on standard error, if it can be written.
 pub(crate) fn note(text: &str) {
     status::clear();
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = screen::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
 /// A dim line on standard error, for timings.
 pub(crate) fn dim(text: &str) {
+    if !colored() {
+        return note(text);
+    }
+    let mut line = Styled::default();
+    put(&mut line, "2", text);
+    line.text("\n");
+    styled(&line);
+}
+
+/// A line on standard error that somebody is asked about: no attribute of text before it hides it.
+pub(crate) fn reset_note(text: &str) {
+    let mut line = Styled::default();
+    if status::is_capable(screen::stderr_is_terminal()) {
+        line.style("0");
+    }
+    line.text(&format!("{text}\n"));
+    styled(&line);
+}
+
+/// Resets all attributes of text on standard output, if it is a terminal that has any.
+pub(crate) fn reset() -> Result<()> {
+    if status::is_capable(screen::stdout_is_terminal()) {
+        let mut styled = Styled::default();
+        styled.style("0");
+        let mut out = out();
+        out.styled(&styled)?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// Adds a text in a style to what goes to standard error, if that is coloured.
+fn put(line: &mut Styled, codes: &str, text: &str) {
     if colored() {
-        note(&format!("\u{1b}[2m{text}\u{1b}[0m"));
+        line.style(codes);
+        line.text(text);
+        line.style("0");
     } else {
-        note(text);
+        line.text(text);
     }
 }
 
+fn styled(line: &Styled) {
+    status::clear();
+    let _ = screen::stderr().styled(line);
+}
+
+/// Prints help, or what is wrong with the arguments, as the argument parser words it, and returns the exit code.
+pub(crate) fn report_usage(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    let has_color = if error.use_stderr() { colored() } else { has_color_on_stdout() };
+    let text = if has_color { text.ansi().to_string() } else { text.to_string() };
+    // Nobody reads a stream that is closed.
+    let _ = if error.use_stderr() {
+        screen::stderr().formatted(text.as_bytes())
+    } else {
+        let mut out = out();
+        out.formatted(text.as_bytes()).and_then(|()| out.flush())
+    };
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
+}
+
 /// Buffered standard output.
-pub(crate) fn out() -> io::BufWriter<io::StdoutLock<'static>> {
-    io::BufWriter::new(io::stdout().lock())
+pub(crate) fn out() -> Stdout {
+    screen::stdout()
 }
 
 /// One line on standard output, at once.
@@ -224,15 +282,18 @@ pub(crate) fn count(n: u64) -> String {
 const MAX_COLUMN: usize = 128;
 
 /// Prints rows in columns as wide as their widest cell, up to [`MAX_COLUMN`]; `right` marks the
-/// columns of numbers. The padding is not left to `format!`, whose widths end at 65535.
+/// columns of numbers. Cells are lines of [signs](line_signs). The padding is not left to `format!`, whose widths end at
+/// 65535.
 pub(crate) fn table(out: &mut impl Write, rows: &[Vec<String>], right: &[usize]) -> Result<()> {
+    let signs = |row: &Vec<String>| row.iter().map(|cell| line_signs(cell)).collect::<Vec<_>>();
+    let rows: Vec<Vec<String>> = rows.iter().map(signs).collect();
     let n_columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count());
         cells.filter(|&n| n <= MAX_COLUMN).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..n_columns).map(width).collect();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
             if column > 0 {

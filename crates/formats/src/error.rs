@@ -4,11 +4,12 @@
 //! they are shortened and their control characters are escaped before they
 //! enter a message.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::TensorType;
+use crate::printable::{one_line, shown};
 
 /// An error about a model file, or about what a writer was given.
 ///
@@ -154,15 +155,11 @@ impl Error {
     }
 
     pub(crate) fn json(path: &Path, what: &'static str, error: &serde_json::Error) -> Self {
-        Self::Json { path: path.to_path_buf(), what, message: one_line(&error.to_string()) }
+        Self::Json { path: path.to_path_buf(), what, message: shown(&error.to_string()) }
     }
 
     pub(crate) fn input(name: &str, expected: impl Display, found: impl Display) -> Self {
-        Self::Input {
-            name: one_line(name),
-            expected: expected.to_string(),
-            found: found.to_string(),
-        }
+        Self::Input { name: shown(name), expected: expected.to_string(), found: found.to_string() }
     }
 }
 
@@ -190,37 +187,17 @@ impl Fault {
 
     pub(crate) fn in_key(self, path: &Path, key: &str) -> Error {
         let Texts { expected, found } = *self.0;
-        Error::Key { path: path.to_path_buf(), key: one_line(key), expected, found }
+        Error::Key { path: path.to_path_buf(), key: shown(key), expected, found }
     }
 
     pub(crate) fn in_tensor(self, path: &Path, tensor: &str) -> Error {
         let Texts { expected, found } = *self.0;
-        Error::Tensor { path: path.to_path_buf(), tensor: one_line(tensor), expected, found }
+        Error::Tensor { path: path.to_path_buf(), tensor: shown(tensor), expected, found }
     }
-}
-
-/// Shortens a text from a file and escapes its control characters.
-pub(crate) fn one_line(text: &str) -> String {
-    const MAX_CHARS: usize = 160;
-    let mut line = String::new();
-    for (i, c) in text.chars().enumerate() {
-        if i == MAX_CHARS {
-            line.push('…');
-            break;
-        }
-        if c.is_control() || c == '\u{2028}' || c == '\u{2029}' {
-            // Writing to a String cannot fail.
-            let _ = write!(line, "{}", c.escape_default());
-        } else {
-            line.push(c);
-        }
-    }
-    line
 }
 
 fn show(path: &Path) -> String {
-    let text = path.display().to_string();
-    if text.chars().any(char::is_control) { one_line(&text) } else { text }
+    one_line(&path.display().to_string())
 }
 
 #[cfg(test)]
@@ -228,9 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hostile_texts_become_one_short_line() {
-        assert_eq!(one_line("a\nb\u{1b}[0m"), "a\\nb\\u{1b}[0m");
-        assert_eq!(one_line(&"x".repeat(1000)).chars().count(), 161);
+    fn names_of_files_and_keys_are_escaped() {
         let error = Fault::new("1", "2").in_key(Path::new("bad\nname.gguf"), "k\r\n");
         assert_eq!(error.to_string(), "bad\\nname.gguf: key 'k\\r\\n': expected 1, found 2");
     }

@@ -46,6 +46,7 @@ mod gguf;
 mod lost_pages;
 mod map;
 mod output;
+pub mod printable;
 mod safetensors;
 mod tensor;
 mod tensor_type;

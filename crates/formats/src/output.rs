@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use crate::error::one_line;
+use crate::printable::shown;
 use crate::{Error, TensorType};
 
 /// A function that writes a tensor's data.
@@ -70,7 +70,7 @@ impl<'a> Pending<'a> {
 }
 
 pub(crate) fn write_error(name: &str, source: io::Error) -> Error {
-    Error::Write { name: one_line(name), source }
+    Error::Write { name: shown(name), source }
 }
 
 /// Counts what passes through it.

@@ -1,6 +1,6 @@
 //! What can go wrong between a path and its logits.
 
-use crate::base::printable::{MAX_CHARS, one_line, shown};
+use realizar_formats::printable::{MAX_CHARS, one_line, shown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -63,6 +63,7 @@ const HOUSES: &[House] = &[
     House {
         src: "crates/cli/src",
         floors: &[
+            &["screen"],
             &["status"],
             &["interrupt", "log", "program"],
             &["ui"],

@@ -20,6 +20,13 @@ const FORBIDDEN: &[(&str, &str)] = &[
 /// The one file of the crates that starts programs.
 const STARTS_PROGRAMS: &str = "crates/cli/src/program.rs";
 
+/// The one file of the crates that writes to standard output and standard error.
+const WRITES_TO_TERMINALS: &str = "crates/cli/src/screen.rs";
+
+/// How a program writes there.
+const STREAMS: [&str; 7] =
+    ["stdout(", "stderr(", "print!(", "println!(", "eprint!(", "eprintln!(", "Term::std"];
+
 /// Check one Rust file.
 pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     let code = code_only(text);
@@ -28,6 +35,7 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(forbidden(file, &code));
     findings.extend(reasons(file, &code));
     findings.extend(programs(file, text, &code));
+    findings.extend(streams(file, text, &code));
     findings.extend(closed_enums(file, &code));
     findings
 }
@@ -85,18 +93,46 @@ fn reasons(file: &Path, code: &str) -> Vec<Finding> {
 
 /// Programs are started in one place, which decides what they see of their surroundings.
 fn programs(file: &Path, text: &str, code: &str) -> Vec<Finding> {
+    let is_start = |line: &str| line.contains("Command::new(");
+    only_in(STARTS_PROGRAMS, file, text, code, is_start, "a program is started")
+}
+
+/// Standard output and standard error are written in one place, which makes signs of what a terminal would obey.
+fn streams(file: &Path, text: &str, code: &str) -> Vec<Finding> {
+    let is_stream = |line: &str| {
+        let mut found = STREAMS.iter().flat_map(|name| line.match_indices(name));
+        found.any(|(at, _)| {
+            let before = &line[..at];
+            let is_whole = !before.ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '.');
+            is_whole && !before.ends_with("screen::")
+        })
+    };
+    only_in(WRITES_TO_TERMINALS, file, text, code, is_stream, "a standard stream is used")
+}
+
+/// The lines of the crates' sources outside of `place` for which `is_found` holds, tests aside.
+fn only_in(
+    place: &str,
+    file: &Path,
+    text: &str,
+    code: &str,
+    is_found: impl Fn(&str) -> bool,
+    about: &str,
+) -> Vec<Finding> {
     let parts: Vec<_> = file.iter().collect();
-    let is_library = parts.first().is_some_and(|part| *part == "crates")
+    let is_source = parts.first().is_some_and(|part| *part == "crates")
         && parts.get(2).is_some_and(|part| *part == "src");
-    if !is_library || file == Path::new(STARTS_PROGRAMS) {
+    let is_test = parts
+        .iter()
+        .any(|part| ["tests", "tests.rs", "testing.rs"].iter().any(|test| part == test));
+    if !is_source || is_test || file == Path::new(place) {
         return Vec::new();
     }
     let lines = code.lines().take(code_lines(text)).enumerate();
-    let starts = lines.filter(|(_, line)| line.contains("Command::new("));
-    let finding = |idx| {
-        Finding::new(file, idx + 1, format!("a program is started outside of {STARTS_PROGRAMS}"))
-    };
-    starts.map(|(idx, _)| finding(idx)).collect()
+    let found = lines.filter(|(_, line)| is_found(line));
+    found
+        .map(|(idx, _)| Finding::new(file, idx + 1, format!("{about} outside of {place}")))
+        .collect()
 }
 
 /// Public enums of errors and events of the libraries may get further variants without breaking a program.
@@ -186,6 +222,29 @@ mod tests {
         ] {
             let found = check(Path::new(file), text);
             assert_eq!(found.len(), expected, "{file}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn standard_streams_are_used_in_one_place() {
+        let file = "crates/cli/src/commands/run.rs";
+        let cases = [
+            (file, "let mut out = std::io::stdout().lock();", 1),
+            (file, "let _ = writeln!(stderr(), \"a\");", 1),
+            (file, "println!(\"a\");", 1),
+            (file, "eprint!(\"a\");", 1),
+            (file, "screen::stdout().flush();", 0),
+            (file, "command.stdout(Stdio::null()).stderr(errors);", 0),
+            (file, "// println!() in words", 0),
+            ("crates/cli/src/screen.rs", "io::stdout();", 0),
+            ("crates/server/src/server.rs", "println!(\"a\");", 1),
+            ("crates/runtime/src/backend/wgpu/tests.rs", "println!(\"a\");", 0),
+            ("crates/cli/tests/it/cli.rs", "println!(\"a\");", 0),
+            ("xtask/src/main.rs", "println!(\"a\");", 0),
+        ];
+        for (file, line, expected) in cases {
+            let found = check(Path::new(file), &format!("//! A.\nfn f() {{ {line} }}\n"));
+            assert_eq!(found.len(), expected, "{file} {line}: {found:?}");
         }
     }
 }

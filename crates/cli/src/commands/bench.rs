@@ -107,7 +107,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let mut results = Vec::new(); // (test, tokens per second of each run)
     let mut dispatch = Vec::new(); // (test, what the devices ran for it)
     for test in tests {
-        progress.note(test_name(&test));
+        progress.note(&test_name(&test));
         let n_warmup = usize::from(!args.no_warmup);
         let times = model.bench(&test, n_warmup, args.repetitions, &mut || progress.add(1))?;
         let rate = |time: &Duration| test.timed_tokens() as f64 / time.as_secs_f64().max(1e-9);

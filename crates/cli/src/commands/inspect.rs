@@ -269,7 +269,7 @@ fn print_text(report: &Report, full: bool) -> Result<()> {
     Ok(())
 }
 
-/// One line for a metadata value. JSON escapes keep control characters off the terminal.
+/// One line for a metadata value.
 fn show(value: &serde_json::Value, full: bool) -> String {
     match value {
         serde_json::Value::String(text) => format!("{:?}", shorten(text, full)),
@@ -283,12 +283,11 @@ fn show(value: &serde_json::Value, full: bool) -> String {
     }
 }
 
-/// Cuts long text unless `full`, and replaces control characters.
+/// Cuts long text unless `full`.
 pub(super) fn shorten(text: &str, full: bool) -> String {
     let n_chars = text.chars().count();
     let kept = if full { n_chars } else { SHORT_STRING };
-    let clean = |c: char| if c.is_control() && c != '\n' { '\u{fffd}' } else { c };
-    let mut short: String = text.chars().take(kept).map(clean).collect();
+    let mut short: String = text.chars().take(kept).collect();
     if n_chars > kept {
         short.push_str(&format!("… ({n_chars} characters)"));
     }

@@ -103,7 +103,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let result = model.kl_divergence(base, &ids, args.ctx, role, &mut |done, total, mean| {
         progress.set_total(total as u64);
         progress.set(done as u64);
-        progress.note(format!("{mean:.6}"));
+        progress.note(&format!("{mean:.6}"));
     })?;
     progress.done();
     if args.json {

@@ -53,7 +53,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let result = engine.model.perplexity(&ids, args.ctx, &mut |done, total, running| {
         progress.set_total(total as u64);
         progress.set(done as u64);
-        progress.note(format!("{running:.4}", running = running.value));
+        progress.note(&format!("{running:.4}", running = running.value));
     })?;
     progress.done();
     if args.json {

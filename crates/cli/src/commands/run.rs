@@ -20,6 +20,7 @@ use crate::interrupt;
 use crate::options::{
     GenerateArgs, GlobalArgs, LoadArgs, TemplateArgs, read_pipe, read_text, whole,
 };
+use crate::screen;
 use crate::terminal::{self, MarkdownArg, Printer};
 use crate::ui;
 
@@ -124,7 +125,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
         "generating"
     );
     let guard = interrupt::Guard::new();
-    let mut out = std::io::stdout().lock();
+    let mut out = ui::out();
     let mut failed = None;
     let generation = engine.generate(&prompt_ids, &params, &mut |event| {
         if let Event::Token(token) = event
@@ -156,7 +157,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     } else {
         printer.push(&mut out, &generation.tail)?;
         printer.finish(&mut out, "")?;
-        if std::io::stdout().is_terminal() {
+        if screen::stdout_is_terminal() {
             ui::note("");
         }
         let (device, ms) = (engine.model.backend(), load.as_secs_f64() * 1e3);

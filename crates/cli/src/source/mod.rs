@@ -22,7 +22,6 @@ mod wheel;
 
 use std::fmt;
 use std::fs;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -233,7 +232,7 @@ impl Sources {
     fn announce(&self, source: &Source) {
         let Ok(cache) = &self.cache else { return };
         let is_here = self.cached(source).is_some();
-        if is_here || self.offline || std::io::stderr().is_terminal() {
+        if is_here || self.offline || crate::screen::stderr_is_terminal() {
             return;
         }
         let size = match source {

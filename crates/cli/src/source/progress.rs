@@ -3,10 +3,11 @@
 //! A bar is drawn on standard error and only when that is a terminal; otherwise every call does
 //! nothing. The module does not know what is being counted.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::screen::{line_signs, stderr_is_terminal};
 
 /// A progress bar, or nothing where nobody would see it.
 pub(crate) struct Progress {
@@ -25,7 +26,7 @@ impl Progress {
     }
 
     fn new(label: &str, total: Option<u64>, template: &str) -> Self {
-        let target = if std::io::stderr().is_terminal() {
+        let target = if stderr_is_terminal() {
             ProgressDrawTarget::stderr_with_hz(10)
         } else {
             ProgressDrawTarget::hidden()
@@ -39,8 +40,8 @@ impl Progress {
             .unwrap_or_else(|_| ProgressStyle::default_bar())
             .progress_chars("=> ");
         bar.set_style(style);
-        bar.set_prefix(label.to_owned());
-        bar.set_message(label.to_owned());
+        bar.set_prefix(line_signs(label));
+        bar.set_message(line_signs(label));
         if total.is_none() {
             bar.enable_steady_tick(Duration::from_millis(100));
         }
@@ -63,8 +64,8 @@ impl Progress {
     }
 
     /// Shows text after the bar of [`Progress::steps`].
-    pub(crate) fn note(&self, text: String) {
-        self.bar.set_message(text);
+    pub(crate) fn note(&self, text: &str) {
+        self.bar.set_message(line_signs(text));
     }
 
     /// Removes the bar.
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_label_leaves_room_for_the_rate() {
+    fn labels_leave_room_for_the_rate_and_are_text() {
         let label = format!("pulling {}", "llm-package==0.1.2/member/".repeat(5));
         for (total, numbers) in [(Some(1 << 30), "/1.00 GiB "), (None, "512.00 MiB ")] {
             let screen = Screen::default();
@@ -150,5 +151,12 @@ mod tests {
             assert!(line.contains(numbers) && line.contains("/s"), "{line}");
             assert!(line.trim_end().chars().count() <= 80, "{line}");
         }
+        let screen = Screen::default();
+        let target = ProgressDrawTarget::term_like(Box::new(screen.clone()));
+        let progress = Progress::on(target, "a\x1b]0;t\x07\n\u{202e}", Some(1), "{prefix} {msg}");
+        progress.note("b\x1b[8m");
+        progress.bar.force_draw();
+        let text = screen.0.lock().expect("the text").clone();
+        assert!(text.contains("a␛]0;t␇␊<U+202E> b␛[8m"), "{text:?}");
     }
 }

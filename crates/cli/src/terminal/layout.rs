@@ -5,6 +5,8 @@
 
 use unicode_width::UnicodeWidthChar;
 
+use crate::screen::Styled;
+
 /// How a piece of text looks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Style {
@@ -41,8 +43,8 @@ impl Style {
         }
     }
 
-    /// The sequence that sets this style after a plain one.
-    fn sequence(self, has_color: bool) -> String {
+    /// The codes that set this style after a plain one.
+    fn codes(self, has_color: bool) -> String {
         let parts = [
             (self.bold, "1"),
             (self.dim, "2"),
@@ -52,7 +54,7 @@ impl Style {
             (self.code && has_color, "36"),
         ];
         let set: Vec<_> = parts.iter().filter(|(is_set, _)| *is_set).map(|(_, n)| *n).collect();
-        if set.is_empty() { String::new() } else { format!("\x1b[{}m", set.join(";")) }
+        set.join(";")
     }
 }
 
@@ -76,7 +78,7 @@ pub(super) struct Layout {
     may_break: bool,    // before the word
     hang: Vec<Span>,    // before what a line is continued with
     written: Style,     // in effect on the terminal
-    out: String,
+    out: Styled,
 }
 
 impl Layout {
@@ -91,7 +93,7 @@ impl Layout {
             may_break: false,
             hang: Vec::new(),
             written: Style::PLAIN,
-            out: String::new(),
+            out: Styled::default(),
         }
     }
 
@@ -144,19 +146,19 @@ impl Layout {
         self.end_word();
         self.spaces.clear();
         self.set(Style::PLAIN);
-        self.out.push('\n');
+        self.out.text("\n");
         self.column = 0;
         self.hang.clear();
     }
 
     /// What is to be written now; a word that may continue is held back.
-    pub(super) fn take(&mut self) -> String {
+    pub(super) fn take(&mut self) -> Styled {
         self.set(Style::PLAIN);
         std::mem::take(&mut self.out)
     }
 
     /// What is to be written at the end.
-    pub(super) fn finish(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> Styled {
         self.end_word();
         self.spaces.clear();
         self.take()
@@ -189,7 +191,7 @@ impl Layout {
         {
             self.spaces.clear();
             self.set(Style::PLAIN);
-            self.out.push('\n');
+            self.out.text("\n");
             for (style, text) in self.hang.clone() {
                 self.write(style, &text);
             }
@@ -215,18 +217,21 @@ impl Layout {
 
     fn write(&mut self, style: Style, text: &str) {
         self.set(style);
-        self.out.push_str(text);
+        self.out.text(text);
     }
 
     fn set(&mut self, style: Style) {
         if style == self.written {
             return;
         }
-        if self.written.sequence(self.has_color) != style.sequence(self.has_color) {
-            if !self.written.sequence(self.has_color).is_empty() {
-                self.out.push_str("\x1b[0m");
+        let (from, to) = (self.written.codes(self.has_color), style.codes(self.has_color));
+        if from != to {
+            if !from.is_empty() {
+                self.out.style("0");
             }
-            self.out.push_str(&style.sequence(self.has_color));
+            if !to.is_empty() {
+                self.out.style(&to);
+            }
         }
         self.written = style;
     }
@@ -244,7 +249,7 @@ mod tests {
             }
             layout.text(Style::PLAIN, line);
         }
-        layout.finish()
+        layout.finish().as_str().to_owned()
     }
 
     #[test]
@@ -271,13 +276,13 @@ mod tests {
         let whole = laid_out(Some(16), text);
         for size in 1..9 {
             let mut layout = Layout::new(Some(16), true);
-            let mut out = String::new();
+            let mut out = Styled::default();
             for piece in text.as_bytes().chunks(size) {
                 layout.text(Style::PLAIN, std::str::from_utf8(piece).expect("ASCII"));
-                out.push_str(&layout.take());
+                out.push(&layout.take());
             }
-            out.push_str(&layout.finish());
-            assert_eq!(out, whole, "{size}");
+            out.push(&layout.finish());
+            assert_eq!(out.as_str(), whole, "{size}");
         }
     }
 
@@ -288,11 +293,11 @@ mod tests {
         layout.raw(Style::DIM, "| ");
         layout.text(Style::BOLD, "aa bbb");
         let want = "\x1b[2m| \x1b[0m\x1b[1maa\x1b[0m\n\x1b[2m| \x1b[0m\x1b[1mbbb\x1b[0m";
-        assert_eq!(layout.finish(), want);
+        assert_eq!(layout.finish().as_str(), want);
         // Without colours, code looks like text.
         let mut layout = Layout::new(None, false);
         layout.text(Style::CODE, "a");
         layout.text(Style::BOLD, "b");
-        assert_eq!(layout.finish(), "a\x1b[1mb\x1b[0m");
+        assert_eq!(layout.finish().as_str(), "a\x1b[1mb\x1b[0m");
     }
 }

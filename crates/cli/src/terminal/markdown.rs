@@ -7,6 +7,7 @@
 use super::inline;
 use super::layout::{Layout, Style};
 use super::table;
+use crate::screen::Styled;
 
 /// Columns of a rule across the page.
 const RULE: usize = 40;
@@ -52,8 +53,8 @@ impl Markdown {
     }
 
     /// Takes a piece of text and returns what is to be written of all so far.
-    pub(super) fn push(&mut self, text: &str) -> String {
-        for c in text.chars().filter(|&c| c != '\r') {
+    pub(super) fn push(&mut self, text: &str) -> Styled {
+        for c in text.chars() {
             self.held.push(c);
             match self.state {
                 _ if c == '\n' => {
@@ -75,7 +76,7 @@ impl Markdown {
     }
 
     /// What is left at the end, without a line feed of its own.
-    pub(super) fn finish(&mut self) -> String {
+    pub(super) fn finish(&mut self) -> Styled {
         if !self.held.is_empty() {
             match self.state {
                 State::Start | State::Table(_) => self.begin(true),
@@ -300,8 +301,9 @@ mod tests {
     /// What is drawn, with letters in braces in the place of escape sequences.
     fn drawn_in(columns: usize, pieces: &[&str]) -> String {
         let mut markdown = Markdown::new(Some(columns), true, Style::PLAIN);
-        let mut out: String = pieces.iter().map(|piece| markdown.push(piece)).collect();
-        out.push_str(&markdown.finish());
+        let pieces = pieces.iter().map(|piece| markdown.push(piece));
+        let mut out: String = pieces.map(|piece| piece.as_str().to_owned()).collect();
+        out.push_str(markdown.finish().as_str());
         for (sequence, letter) in
             [("1", "b"), ("2", "d"), ("3", "i"), ("36", "c"), ("1;4", "bu"), ("0", "")]
         {

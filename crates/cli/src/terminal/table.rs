@@ -172,7 +172,7 @@ mod tests {
         let mut layout = Layout::new(columns, false);
         let lines: Vec<_> = table.lines().map(str::to_owned).collect();
         let is_table = write(&mut layout, &lines, Style::PLAIN);
-        let text = layout.finish();
+        let text = layout.finish().as_str().to_owned();
         // Styles are tested elsewhere.
         let text = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m"]
             .iter()

@@ -11,6 +11,8 @@ mod models;
 mod pull;
 #[cfg(unix)]
 mod serve;
+#[cfg(unix)]
+mod terminal;
 
 use std::path::{Path, PathBuf};
 

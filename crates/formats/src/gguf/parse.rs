@@ -11,7 +11,8 @@ use super::array::Array;
 use super::cursor::Cursor;
 use super::metadata::Metadata;
 use super::value::{Value, ValueType};
-use crate::error::{Fault, one_line};
+use crate::error::Fault;
+use crate::printable::shown;
 use crate::{Bytes, Error, TensorInfo, TensorType};
 
 pub(crate) const MAGIC: [u8; 4] = *b"GGUF";
@@ -200,7 +201,7 @@ fn place_tensors(
     order.sort_by_key(|t| t.start);
     for pair in order.windows(2) {
         if pair[1].start < pair[0].start + pair[0].n_bytes {
-            let found = format_args!("data shared with tensor '{}'", one_line(&pair[0].name));
+            let found = format_args!("data shared with tensor '{}'", shown(&pair[0].name));
             return Err(Fault::new("data of its own", found).in_tensor(path, &pair[1].name));
         }
     }

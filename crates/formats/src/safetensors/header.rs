@@ -10,7 +10,8 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
-use crate::error::{Fault, one_line};
+use crate::error::Fault;
+use crate::printable::shown;
 use crate::{Bytes, Error, TensorInfo, TensorType};
 
 /// The longest header that the format allows.
@@ -200,13 +201,13 @@ fn check_tensor(
     let Description { dtype, shape: Shape(shape), data_offsets: [begin, end] } = description;
     let ty = TensorType::from_dtype(dtype).ok_or_else(|| Error::UnknownType {
         path: path.to_path_buf(),
-        tensor: one_line(&name),
-        found: format!("dtype '{}'", one_line(dtype)),
+        tensor: shown(&name),
+        found: format!("dtype '{}'", shown(dtype)),
     })?;
     let sizes: Result<Vec<usize>, _> = shape.iter().map(|&dim| usize::try_from(dim)).collect();
     let sized = sizes.ok().and_then(|shape| Some((ty.size_of_shape(&shape).ok()?, shape)));
     let Some((n_bytes, shape)) = sized else {
-        let dims = one_line(&format!("{shape:?}"));
+        let dims = shown(&format!("{shape:?}"));
         return Err(in_tensor(Fault::new(
             "a size that fits in memory",
             format_args!("shape {dims}"),
@@ -219,7 +220,7 @@ fn check_tensor(
         return Err(in_tensor(Fault::new(expected, range())));
     };
     if end - begin != n_bytes {
-        let dims = one_line(&format!("{shape:?}"));
+        let dims = shown(&format!("{shape:?}"));
         let expected = format_args!("{n_bytes} bytes for {ty} of shape {dims}");
         return Err(in_tensor(Fault::new(expected, range())));
     }

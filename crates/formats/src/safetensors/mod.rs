@@ -12,7 +12,8 @@ use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
-use crate::error::{Fault, one_line};
+use crate::error::Fault;
+use crate::printable::shown;
 use crate::{Bytes, Error, Tensor, TensorInfo};
 use header::{Entries, Header, MAX_HEADER_BYTES, parse};
 
@@ -113,7 +114,7 @@ impl SafeTensors {
         for name in &names {
             let plain = Path::new(name).components().all(|c| matches!(c, Component::Normal(_)));
             if name.is_empty() || !plain {
-                let found = format_args!("'{}'", one_line(name));
+                let found = format_args!("'{}'", shown(name));
                 let fault = Fault::new("the name of a file beside the index", found);
                 return Err(fault.in_header(index, "weight_map"));
             }
@@ -125,7 +126,7 @@ impl SafeTensors {
             let found = model.by_name.get(tensor.as_str()).map(|&i| names[model.tensors[i].shard]);
             if found != Some(file.as_str()) {
                 let found = found.unwrap_or("it in no file");
-                let fault = Fault::new(format_args!("data in {}", one_line(file)), one_line(found));
+                let fault = Fault::new(format_args!("data in {}", shown(file)), shown(found));
                 return Err(fault.in_tensor(index, tensor));
             }
         }

@@ -1,10 +1,9 @@
-//! What every floor may use and what knows nothing of models: sizes and texts in messages, panics
-//! as values, files that a run wrote for a later one, threads whose work can wait.
+//! What every floor may use and what knows nothing of models: sizes in messages, panics as values,
+//! files that a run wrote for a later one, threads whose work can wait.
 
 mod byte_size;
 pub(crate) mod own_file;
 pub mod panics;
-pub(crate) mod printable;
 mod priority;
 
 pub use byte_size::ByteSize;

@@ -13,6 +13,7 @@ use super::command;
 use super::conversation::path;
 use super::settings::{PARAMETERS, SETTINGS};
 use super::show::TOPICS;
+use crate::screen::line_signs;
 
 /// The completer of the line editor.
 pub(super) struct Completion {
@@ -22,7 +23,7 @@ pub(super) struct Completion {
 impl Completion {
     /// With these names of models.
     pub(super) fn new(models: Vec<String>) -> Self {
-        Self { models }
+        Self { models: models.into_iter().filter(|name| line_signs(name) == *name).collect() }
     }
 
     /// The candidates for the end of `text`, and the offset at which they begin.
@@ -82,7 +83,8 @@ fn files(typed: &str, start: usize) -> (usize, Vec<Pair>) {
     let folder = if folder.is_empty() { "." } else { folder };
     let Ok(entries) = fs::read_dir(path(folder)) else { return (start, Vec::new()) };
     let named = entries.flatten().filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
+        // A name that a terminal would obey is not put into the line.
+        let name = entry.file_name().into_string().ok().filter(|name| line_signs(name) == *name)?;
         let is_hidden = name.starts_with('.') && !begin.starts_with('.');
         let is_folder = entry.path().is_dir();
         (name.starts_with(begin) && !is_hidden).then(|| if is_folder { name + "/" } else { name })
@@ -146,7 +148,7 @@ mod tests {
         check("/show sy", 6, &["system"]);
         check("/model qw", 7, &["qwen3:4b"]);
         let temp = tempfile::tempdir().expect("a directory");
-        for name in ["a b.json", "ab.json", ".hidden", "c.json"] {
+        for name in ["a b.json", "ab.json", "a\x1b[8m.json", ".hidden", "c.json"] {
             fs::write(temp.path().join(name), "").expect("write");
         }
         fs::create_dir(temp.path().join("ax")).expect("a directory");

@@ -11,6 +11,7 @@ use rustyline::{CompletionType, Config, Editor};
 use super::complete::Completion;
 use super::entry::Entry;
 use crate::source::cache::create_dir;
+use crate::ui;
 
 /// Where lines come from.
 pub(super) enum Input {
@@ -95,6 +96,7 @@ impl Input {
     /// or no answer but Ctrl-C or Ctrl-D.
     pub(super) fn ask(&mut self, question: &str) -> Result<Option<String>> {
         let Self::Terminal(terminal) = self else { return Ok(None) };
+        ui::reset()?;
         Ok(match terminal.read(question)? {
             Line::Text(line) => Some(line),
             Line::Interrupt | Line::End => None,

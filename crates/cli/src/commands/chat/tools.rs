@@ -103,8 +103,8 @@ impl Tools {
             Ok(arguments) => arguments,
             Err(error) => return Ok(Some(format!("The arguments are not a JSON object: {error}"))),
         };
-        let shown = printable(&Value::from(arguments.clone()).to_string());
-        ui::note(&format!("{} wants to call {} {shown}", tool.server, call.name));
+        let shown = Value::from(arguments.clone());
+        ui::reset_note(&format!("{} wants to call {} {shown}", tool.server, call.name));
         if !self.always.contains(&call.name) {
             let question = "run it? [y]es, [n]o, [a]lways this tool: ";
             let Some(line) = input.ask(question)? else { return Ok(None) };
@@ -130,7 +130,7 @@ impl Tools {
             Some(Err(error)) => Output { text: ui::one_line(&error), is_error: true },
         };
         for line in text.lines().take(SHOWN_LINES) {
-            ui::dim(&printable(line));
+            ui::dim(line);
         }
         match text.lines().count() {
             n if n > SHOWN_LINES => ui::dim(&format!("… {} more lines", n - SHOWN_LINES)),
@@ -155,11 +155,6 @@ impl Drop for Tools {
 /// The arguments of a call; none is an empty object.
 fn arguments(text: &str) -> Result<Map<String, Value>, serde_json::Error> {
     if text.trim().is_empty() { Ok(Map::new()) } else { serde_json::from_str(text) }
-}
-
-/// Text from elsewhere without what a terminal would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect()
 }
 
 /// Whether a call may run.
@@ -202,6 +197,5 @@ mod tests {
         assert_eq!(arguments(" ").expect("none").len(), 0);
         assert_eq!(arguments(r#"{"a": 1}"#).expect("one")["a"], 1);
         assert!(arguments("[1]").is_err());
-        assert_eq!(printable("a\x1b[31m\tb"), "a\u{fffd}[31m\tb");
     }
 }

@@ -58,7 +58,7 @@ impl Chat<'_> {
         params: &mut GenerateParams,
     ) -> Result<(Answer, bool)> {
         let guard = interrupt::Guard::new();
-        let mut out = std::io::stdout().lock();
+        let mut out = ui::out();
         let mut failed = None;
         let functions = self.tools.functions();
         // Reasoning is told apart only where that is seen, or calls are.

@@ -1,6 +1,6 @@
 //! Errors of compiling a grammar and of following it.
 
-use crate::base::printable::one_line;
+use realizar_formats::printable::one_line;
 
 /// The maximum number of characters of a problem in a message.
 const MAX_CHARS: usize = 400;

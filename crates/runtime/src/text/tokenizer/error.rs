@@ -60,7 +60,7 @@ pub enum Error {
     /// The encoder failed on a text, because the file that it was made from is damaged.
     #[error(
         "`tokenizer.json` is damaged: a text cannot be encoded with it: {}",
-        crate::base::printable::one_line(problem)
+        realizar_formats::printable::one_line(problem)
     )]
     Broken {
         /// The message of the encoder.
