@@ -68,7 +68,8 @@ impl Server {
         }
         self.state.close();
         let _ = stop.send(true);
-        end_engines(&self.state).await;
+        let grace = self.state.config().shutdown_grace;
+        tokio::join!(end_engines(&self.state, grace), self.state.tool_calls().end(grace));
         match tokio::time::timeout(LAST_WORDS, &mut serving).await {
             Ok(result) => ended(result),
             Err(_) => {
@@ -87,8 +88,7 @@ fn ended(result: Result<(), JoinError>) -> Result<(), Error> {
 
 /// Ends all engines at once, and waits for the last one; for loads, which cannot be ended, only
 /// for a while.
-async fn end_engines(state: &AppState) {
-    let grace = state.config().shutdown_grace;
+async fn end_engines(state: &AppState, grace: Duration) {
     let models = state.models().all().into_iter();
     let ends: Vec<_> = models
         .map(|model| tokio::task::spawn_blocking(move || model.engine.shutdown(grace)))

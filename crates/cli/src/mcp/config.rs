@@ -14,14 +14,14 @@ use crate::source;
 use crate::ui;
 
 /// A server that is to be used.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ServerConfig {
     pub(crate) name: String,
     pub(crate) transport: Transport,
 }
 
 /// How a server is reached.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Transport {
     /// A program that reads requests from its standard input.
     Stdio {

@@ -1,11 +1,13 @@
 //! MCP's streamable HTTP over the existing HTTP client.
 //!
 //! A message is sent by POST, and answered with JSON or with a stream of events. The stream that a
-//! server may offer for messages of its own is not opened: nothing here answers them.
+//! server may offer for messages of its own is not opened: nothing here answers them. Threads wait for the
+//! network that are not the runtime's, so that a server that does not answer delays no end of it.
 
 use std::collections::HashMap;
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,13 +18,15 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpResponseLimits,
 };
 use sse_stream::{Error as SseError, Sse, SseStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
 use ureq::{Agent, Body, RequestBuilder};
 
 /// The header that names a session.
 const SESSION: &str = "mcp-session-id";
+/// Requests to a server that are not answered to their end.
+const MAX_REQUESTS: usize = 32;
 /// Pieces of a stream that wait to be read.
 const PIECES: usize = 16;
 /// Bytes of a piece.
@@ -35,19 +39,42 @@ type Error = StreamableHttpError<ureq::Error>;
 #[derive(Clone, Debug)]
 pub(super) struct Http {
     agent: Agent,
+    requests: Arc<Semaphore>,
+}
+
+/// A response whose body is to be read.
+struct Pending {
+    response: Response<Body>,
+    _request: OwnedSemaphorePermit,
 }
 
 impl Http {
-    /// Without a proxy for this machine.
-    pub(super) fn new(is_local: bool) -> Self {
+    /// Without a proxy for this machine. A request with the body of its response takes at most `time`.
+    pub(super) fn new(is_local: bool, time: Duration) -> Self {
         let config = Agent::config_builder()
             .http_status_as_error(false)
             // An answer from elsewhere is not the server's.
             .max_redirects(0)
             .timeout_connect(Some(Duration::from_secs(30)))
+            .timeout_global(Some(time))
             .user_agent(concat!("realizar/", env!("CARGO_PKG_VERSION")));
         let config = if is_local { config.proxy(None) } else { config.https_only(true) };
-        Self { agent: config.build().into() }
+        Self { agent: config.build().into(), requests: Arc::new(Semaphore::new(MAX_REQUESTS)) }
+    }
+
+    /// Sends a request.
+    async fn call(
+        &self,
+        request: impl FnOnce(&Agent) -> Result<Response<Body>, ureq::Error> + Send + 'static,
+    ) -> Result<Pending, Error> {
+        let permit = Arc::clone(&self.requests).try_acquire_owned();
+        let too_many =
+            |_| io::Error::other(format!("{MAX_REQUESTS} requests are not answered yet"));
+        let permit = permit.map_err(too_many)?;
+        let agent = self.agent.clone();
+        let sent = on_thread(move || request(&agent).map(|response| (response, permit))).await?;
+        let (response, _request) = sent.map_err(Error::Client)?;
+        Ok(Pending { response, _request })
     }
 }
 
@@ -74,33 +101,38 @@ fn with<B>(request: RequestBuilder<B>, headers: &HeaderMap) -> RequestBuilder<B>
 }
 
 /// Calls a function that waits for the network.
-async fn wait<T: Send + 'static>(
-    f: impl FnOnce() -> Result<T, ureq::Error> + Send + 'static,
-) -> Result<T, Error> {
-    tokio::task::spawn_blocking(f).await?.map_err(Error::Client)
+async fn on_thread<T: Send + 'static>(f: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
+    let (sender, receiver) = oneshot::channel();
+    // Nobody may be left to be told.
+    spawn(move || drop(sender.send(f())))?;
+    receiver.await.map_err(|_| io::Error::other("the thread of a request ended"))
+}
+
+fn spawn(f: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    thread::Builder::new().name("mcp".to_owned()).spawn(f).map(drop)
 }
 
 /// Up to `limit` bytes of a body, and whether that is all of it.
-async fn read(mut response: Response<Body>, limit: usize) -> Result<(Vec<u8>, bool), Error> {
+async fn read(mut pending: Pending, limit: usize) -> Result<(Vec<u8>, bool), Error> {
     let read = move || {
         let mut bytes = Vec::new();
-        let mut reader = response.body_mut().as_reader().take(limit as u64 + 1);
+        let mut reader = pending.response.body_mut().as_reader().take(limit as u64 + 1);
         reader.read_to_end(&mut bytes)?;
         let is_whole = bytes.len() <= limit;
         bytes.truncate(limit);
         io::Result::Ok((bytes, is_whole))
     };
-    Ok(tokio::task::spawn_blocking(read).await??)
+    Ok(on_thread(read).await??)
 }
 
 /// The events of a body, which a thread reads.
 fn events(
-    mut response: Response<Body>,
+    mut pending: Pending,
     max_event: usize,
-) -> BoxStream<'static, Result<Sse, SseError>> {
+) -> io::Result<BoxStream<'static, Result<Sse, SseError>>> {
     let (sender, receiver) = mpsc::channel::<io::Result<Bytes>>(PIECES);
-    tokio::task::spawn_blocking(move || {
-        let mut reader = response.body_mut().as_reader();
+    spawn(move || {
+        let mut reader = pending.response.body_mut().as_reader();
         // Bytes since the end of an event, of which an endless one has too many.
         let mut len = 0;
         loop {
@@ -123,8 +155,8 @@ fn events(
                 return;
             }
         }
-    });
-    Box::pin(SseStream::from_bytes_stream(ReceiverStream::new(receiver)))
+    })?;
+    Ok(Box::pin(SseStream::from_bytes_stream(ReceiverStream::new(receiver))))
 }
 
 impl StreamableHttpClient for Http {
@@ -161,15 +193,15 @@ impl StreamableHttpClient for Http {
     ) -> Result<StreamableHttpPostResponse, Error> {
         let body = serde_json::to_vec(&message)?;
         let headers = headers(session_id.as_deref(), auth_header.as_deref(), custom_headers);
-        let agent = self.agent.clone();
-        let response = wait(move || {
+        let post = move |agent: &Agent| {
             let request = agent
                 .post(&*uri)
                 .header(header::CONTENT_TYPE, "application/json")
                 .header(header::ACCEPT, "application/json, text/event-stream");
             with(request, &headers).send(&body)
-        })
-        .await?;
+        };
+        let pending = self.call(post).await?;
+        let response = &pending.response;
         let status = response.status();
         if matches!(status, StatusCode::ACCEPTED | StatusCode::NO_CONTENT) {
             return Ok(StreamableHttpPostResponse::Accepted);
@@ -185,12 +217,12 @@ impl StreamableHttpClient for Http {
         let media_type = kind.as_deref().and_then(|kind| kind.split(';').next()).map(str::trim);
         match media_type {
             Some("text/event-stream") if status.is_success() => {
-                let events = events(response, limits.max_sse_event_size);
+                let events = events(pending, limits.max_sse_event_size)?;
                 Ok(StreamableHttpPostResponse::Sse(events, session))
             }
             Some("application/json") => {
                 let limit = limits.max_json_response_size;
-                let (body, is_whole) = read(response, limit).await?;
+                let (body, is_whole) = read(pending, limit).await?;
                 if !is_whole {
                     return Err(Error::ResponseBodyTooLarge { max_size: limit });
                 }
@@ -202,7 +234,7 @@ impl StreamableHttpClient for Http {
             }
             _ if status.is_success() => Err(Error::UnexpectedContentType(kind)),
             _ => {
-                let (body, _) = read(response, limits.max_error_response_size.min(1 << 10)).await?;
+                let (body, _) = read(pending, limits.max_error_response_size.min(1 << 10)).await?;
                 Err(refused(status, &body))
             }
         }
@@ -216,9 +248,8 @@ impl StreamableHttpClient for Http {
         custom_headers: Headers,
     ) -> Result<(), Error> {
         let headers = headers(Some(&session_id), auth_header.as_deref(), custom_headers);
-        let agent = self.agent.clone();
-        let response = wait(move || with(agent.delete(&*uri), &headers).call()).await?;
-        match response.status() {
+        let delete = move |agent: &Agent| with(agent.delete(&*uri), &headers).call();
+        match self.call(delete).await?.response.status() {
             StatusCode::METHOD_NOT_ALLOWED => Err(Error::ServerDoesNotSupportDeleteSession),
             status if status.is_success() => Ok(()),
             status => Err(refused(status, b"")),

@@ -6,6 +6,7 @@
 
 mod config;
 mod http;
+mod limits;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -22,10 +23,11 @@ use rmcp::model::{
 };
 use rmcp::service::{RoleClient, RunningService, ServiceExt as _};
 use rmcp::transport::StreamableHttpClientTransport;
+use rmcp::transport::async_rw::AsyncRwTransport;
+use rmcp::transport::common::client_side_sse::NeverRetry;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
 use serde_json::{Map, Value, json};
-use tokio::io::{AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, Command};
+use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
 use crate::program::Program;
@@ -33,9 +35,8 @@ use crate::ui;
 use config::Transport;
 pub(crate) use config::{ServerConfig, read};
 use http::Http;
+use limits::{Bounded, Times, lines, tools};
 
-/// How long a server may take to start, which includes what `npx` and `uvx` download.
-const START: Duration = Duration::from_secs(120);
 /// The longest name of a function that every model's format has room for.
 const MAX_NAME: usize = 64;
 /// Bytes of a result that a model sees.
@@ -61,6 +62,7 @@ const PASSED: &[&str] = &[
 pub(crate) struct Servers {
     servers: Vec<Server>,
     tools: Vec<Tool>,
+    times: Times,
 }
 
 struct Server {
@@ -107,13 +109,17 @@ pub(crate) struct Output {
 impl Servers {
     /// Starts all at once. Those that do not start are returned separately.
     pub(crate) async fn start(configs: Vec<ServerConfig>) -> (Self, Vec<Failure>) {
+        Self::start_within(configs, Times::default()).await
+    }
+
+    async fn start_within(configs: Vec<ServerConfig>, times: Times) -> (Self, Vec<Failure>) {
         let mut starting = JoinSet::new();
         for (i, config) in configs.into_iter().enumerate() {
             starting.spawn(async move {
                 let name = config.name.clone();
-                let started = tokio::time::timeout(START, Server::start(config)).await;
+                let started = tokio::time::timeout(times.start, Server::start(config, times)).await;
                 let started = started.unwrap_or_else(|_| {
-                    Err(anyhow!("starting it timed out after {} s", START.as_secs()))
+                    Err(anyhow!("starting it timed out after {:?}", times.start))
                 });
                 (i, started.map_err(|error| Failure { server: name, error }))
             });
@@ -130,7 +136,7 @@ impl Servers {
                 Err(failure) => failed.push(failure),
             }
         }
-        (Self { servers, tools: named(offers) }, failed)
+        (Self { servers, tools: named(offers), times }, failed)
     }
 
     pub(crate) fn tools(&self) -> &[Tool] {
@@ -145,18 +151,20 @@ impl Servers {
     /// Calls a tool.
     ///
     /// # Errors
-    /// If the server cannot be reached or refuses the call. A tool that fails is not an error.
+    /// If the server cannot be reached, does not answer in time or refuses the call. A tool that fails is not an error.
     pub(crate) async fn call(&self, tool: &Tool, arguments: Map<String, Value>) -> Result<Output> {
         let server = &self.servers[tool.idx];
         let params = CallToolRequestParams::new(tool.own_name.clone()).with_arguments(arguments);
-        let result = server.client.call_tool(params).await;
-        let result = result.with_context(|| format!("MCP server {}", server.name))?;
-        Ok(output(&result))
+        let context = || format!("MCP server {}", server.name);
+        // A call that is dropped is cancelled.
+        let result = tokio::time::timeout(self.times.call, server.client.call_tool(params)).await;
+        let result = result.map_err(|_| anyhow!("a call timed out after {:?}", self.times.call));
+        Ok(output(&result.with_context(context)?.with_context(context)?))
     }
 }
 
 impl Server {
-    async fn start(config: ServerConfig) -> Result<(Self, Vec<TheirTool>)> {
+    async fn start(config: ServerConfig, times: Times) -> Result<(Self, Vec<TheirTool>)> {
         let info = ClientConfig::new(
             ClientCapabilities::default(),
             Implementation::new("realizar", env!("CARGO_PKG_VERSION")),
@@ -176,12 +184,18 @@ impl Server {
                     process.spawn().with_context(|| program.path().display().to_string())?;
                 let pipes = child.stdout.take().zip(child.stdin.take());
                 let last = Arc::new(Mutex::new(String::new()));
-                let log = child
-                    .stderr
-                    .take()
-                    .map(|log| tokio::spawn(follow(name.clone(), log, Arc::clone(&last))));
+                let (server, kept) = (name.clone(), Arc::clone(&last));
+                let tell = move |line: &str| {
+                    tracing::debug!(server, "{line}");
+                    if !line.trim().is_empty() {
+                        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+                        line.trim().clone_into(&mut kept);
+                    }
+                };
+                let log = child.stderr.take().map(|log| tokio::spawn(lines(log, tell)));
                 let pipes = pipes.context("no pipes to the program")?;
-                match info.serve(pipes).await {
+                let (out, input) = pipes;
+                match info.serve(Bounded::new(AsyncRwTransport::new_client(out, input))).await {
                     Ok(client) => (client, Some(child)),
                     Err(error) => {
                         drop(child);
@@ -198,27 +212,18 @@ impl Server {
                 }
             }
             Transport::Http { url, headers } => {
-                let client = Http::new(!url.starts_with("https:"));
-                let config = StreamableHttpClientTransportConfig::with_uri(url)
+                let client = Http::new(!url.starts_with("https:"), times.start.max(times.call));
+                let mut config = StreamableHttpClientTransportConfig::with_uri(url)
                     .custom_headers(headers.into_iter().collect());
+                // No stream can be resumed, see `Http`.
+                config.retry_config = Arc::<NeverRetry>::default();
                 let transport = StreamableHttpClientTransport::with_client(client, config);
-                (info.serve(transport).await?, None)
+                (info.serve(Bounded::new(transport)).await?, None)
             }
         };
         let has_tools = client.peer_info().is_none_or(|info| info.capabilities.tools.is_some());
-        let tools = if has_tools { client.list_all_tools().await? } else { Vec::new() };
+        let tools = if has_tools { tools(&client).await? } else { Vec::new() };
         Ok((Self { name, client, _child: child }, tools))
-    }
-}
-
-/// Logs what a program writes to standard error, and keeps the last line.
-async fn follow(name: String, log: ChildStderr, last: Arc<Mutex<String>>) {
-    let mut lines = BufReader::new(log).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        tracing::debug!(server = name, "{line}");
-        if !line.trim().is_empty() {
-            *last.lock().unwrap_or_else(PoisonError::into_inner) = line.trim().to_owned();
-        }
     }
 }
 

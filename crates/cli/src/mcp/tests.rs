@@ -1,7 +1,7 @@
 //! Servers of a few lines: a shell script, and one that answers over HTTP.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 
 use super::*;
 
@@ -73,23 +73,29 @@ fn http_server() -> String {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
-            let mut reader = BufReader::new(stream.try_clone().expect("a clone"));
-            let mut head = String::new();
-            while !head.ends_with("\r\n\r\n") {
-                if reader.read_line(&mut head).expect("a line") == 0 {
-                    break;
-                }
-            }
-            let length = head.to_lowercase().lines().find_map(|line| {
-                line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok()
-            });
-            let mut body = vec![0; length.unwrap_or(0)];
-            reader.read_exact(&mut body).expect("the body");
-            let answer = answer(&head, &serde_json::from_slice(&body).unwrap_or_default());
-            stream.write_all(answer.as_bytes()).expect("written");
+            let (head, request) = request(&stream);
+            stream.write_all(answer(&head, &request).as_bytes()).expect("written");
         }
     });
     url
+}
+
+/// The head of a request and its body.
+fn request(stream: &TcpStream) -> (String, Value) {
+    let mut reader = BufReader::new(stream);
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reader.read_line(&mut head).expect("a line") == 0 {
+            break;
+        }
+    }
+    let length = head
+        .to_lowercase()
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: ")?.trim().parse::<usize>().ok());
+    let mut body = vec![0; length.unwrap_or(0)];
+    reader.read_exact(&mut body).expect("the body");
+    (head, serde_json::from_slice(&body).unwrap_or_default())
 }
 
 fn answer(head: &str, request: &Value) -> String {
@@ -152,6 +158,104 @@ async fn servers_are_reached_over_http() {
     let arguments = json!({"a": 41}).as_object().expect("an object").clone();
     let output = servers.call(tool, arguments).await.expect("called");
     assert_eq!(output, Output { text: r#"{"sum":41}"#.to_owned(), is_error: false });
+}
+
+/// The script with another result for a method, up to the next one.
+fn with_result(method: &str, result: &str) -> String {
+    let start = SCRIPT.find(&format!("*'\"method\":\"{method}\"'*)")).expect("a method");
+    let end = start + SCRIPT[start..].find(";;").expect("an end");
+    format!("{}*'\"method\":\"{method}\"'*) {result} {}", &SCRIPT[..start], &SCRIPT[end..])
+}
+
+/// Times in which nothing is answered that a server does not mean to answer.
+const SHORT: Times = Times { start: Duration::from_secs(120), call: Duration::from_millis(50) };
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_of_tools_and_logs_have_an_end() {
+    let pages = with_result("tools/list", r#"result='{"tools":[],"nextCursor":"more"}'"#);
+    let many = with_result(
+        "tools/list",
+        r#"result='{"tools":['$(yes '{"name":"a","inputSchema":{}},' | head -n 1000 | tr -d '\n')'{"name":"b","inputSchema":{}}]}'"#,
+    );
+    let large = with_result(
+        "tools/list",
+        r#"result='{"tools":[{"name":"a","description":"'$(head -c 5000000 /dev/zero | tr '\0' x)'","inputSchema":{}}]}'"#,
+    );
+    let log = "head -c 16000000 /dev/zero | tr '\\0' x >&2; exit 3";
+    let configs = [("pages", &*pages), ("many", &many), ("large", &large), ("log", log)]
+        .map(|(name, text)| script(name, text));
+    let (_, failed) = Servers::start(configs.into()).await;
+    let failed: Vec<_> = failed.iter().map(|f| format!("{}: {:#}", f.server, f.error)).collect();
+    let last = format!("log: it exited with: {}", "x".repeat(limits::MAX_LOG_LINE));
+    let want = [
+        "pages: the list of its tools has more than 100 pages",
+        "many: it has more than 1000 tools",
+        "large: the descriptions of its tools are larger than 4 MiB",
+        &last,
+    ];
+    assert_eq!(failed, want);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_floods_and_never_answers_is_not_waited_for() {
+    let flood = with_result(
+        "tools/call",
+        r#"while :; do printf '{"jsonrpc":"2.0","id":1,"method":"ping"}\n{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}\n'; done"#,
+    );
+    let silent = with_result("tools/call", "continue");
+    let configs = vec![script("flood", &flood), script("silent", &silent)];
+    let (servers, failed) = Servers::start_within(configs, SHORT).await;
+    assert!(failed.is_empty(), "{failed:?}");
+    for server in ["flood", "silent"] {
+        let tool = servers.tool(&format!("{server}__same")).expect("offered");
+        let error = servers.call(tool, Map::new()).await.expect_err("no answer");
+        let want = format!("MCP server {server}: a call timed out after 50ms");
+        assert_eq!(format!("{error:#}"), want);
+    }
+}
+
+/// Answers over HTTP but for calls, which it tells of and holds.
+fn silent_http_server() -> (String, std::sync::mpsc::Receiver<TcpStream>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/mcp", listener.local_addr().expect("its address"));
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a connection");
+            let (head, request) = request(&stream);
+            if request["method"] == "tools/call" {
+                sender.send(stream).expect("the test waits");
+            } else {
+                stream.write_all(answer(&head, &request).as_bytes()).expect("written");
+            }
+        }
+    });
+    (url, receiver)
+}
+
+#[test]
+fn a_server_that_does_not_answer_delays_no_end() {
+    let (url, calls) = silent_http_server();
+    let headers =
+        [(ureq::http::HeaderName::from_static("x-key"), ureq::http::HeaderValue::from_static("k"))];
+    let transport = Transport::Http { url, headers: headers.into() };
+    let config = ServerConfig { name: "s".to_owned(), transport };
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let (servers, failed) = runtime.block_on(Servers::start_within(vec![config.clone()], SHORT));
+    assert!(failed.is_empty(), "{failed:?}");
+    let tool = servers.tool("add").expect("offered");
+    let error = runtime.block_on(servers.call(tool, Map::new())).expect_err("no answer");
+    assert_eq!(format!("{error:#}"), "MCP server s: a call timed out after 50ms");
+    let first = calls.recv().expect("a call");
+    // With time left for the call, the runtime ends at once.
+    let (servers, _) = runtime.block_on(Servers::start(vec![config]));
+    runtime.spawn(async move {
+        let tool = servers.tool("add").expect("offered").clone();
+        servers.call(&tool, Map::new()).await
+    });
+    let second = calls.recv().expect("a call");
+    drop(runtime);
+    drop((first, second));
 }
 
 #[test]

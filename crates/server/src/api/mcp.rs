@@ -39,7 +39,8 @@ pub(crate) async fn call(
     let name = name.ok_or_else(|| ApiError::invalid("name", "`name` is required"))?;
     let unknown = || ApiError::invalid("name", format!("unknown tool `{name}`"));
     let host = state.config().tool_host.as_ref().ok_or_else(unknown)?;
-    let result = host.call(&name, arguments.unwrap_or_default()).await;
+    let call = state.tool_calls().run(host.call(&name, arguments.unwrap_or_default())).await;
+    let result = call.ok_or_else(|| ApiError::unavailable("the server is shutting down"))?;
     result.map(Json).map_err(|error| match error {
         ToolCallError::Unknown(_) => unknown(),
         ToolCallError::Failed(reason) => ApiError::unavailable(reason),

@@ -3,6 +3,7 @@
 pub(crate) mod history;
 mod shares;
 pub(crate) mod stored;
+mod tool_calls;
 
 use crate::config::ServerConfig;
 use crate::error::ApiError;
@@ -17,6 +18,7 @@ use tokio::sync::Semaphore;
 use history::History;
 use shares::Shares;
 use stored::Stored;
+use tool_calls::ToolCalls;
 
 /// What handlers are given; a handle on one shared value.
 #[derive(Debug, Clone)]
@@ -39,6 +41,7 @@ struct Shared {
     history: History,
     /// What requests asked to keep.
     stored: Stored,
+    tool_calls: ToolCalls,
 }
 
 /// Bytes of room for bodies; a single one always has some.
@@ -70,6 +73,7 @@ impl AppState {
         let history = History::default();
         let limits = &config.limits;
         let stored = Stored::new(limits.stored_responses, limits.stored_bytes);
+        let tool_calls = ToolCalls::default();
         Self(Arc::new(Shared {
             config,
             models,
@@ -80,6 +84,7 @@ impl AppState {
             shares,
             history,
             stored,
+            tool_calls,
         }))
     }
 
@@ -141,6 +146,11 @@ impl AppState {
     /// Whether the server is about to end.
     pub fn is_closing(&self) -> bool {
         self.0.closing.load(Ordering::Relaxed)
+    }
+
+    /// The calls of tools that run.
+    pub(crate) fn tool_calls(&self) -> &ToolCalls {
+        &self.0.tool_calls
     }
 
     /// From now on the server is not ready, and new requests are refused.

@@ -7,7 +7,9 @@ use realizar_server::{
     ServerConfig, ToolCallError, ToolCallFuture, ToolHost, ToolOutput, ToolSource,
 };
 use serde_json::{Map, Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use tokio::sync::Notify;
 
 /// Has a tool that adds, and one that its source does not answer for.
 #[derive(Debug)]
@@ -106,4 +108,53 @@ fn tools_are_for_those_who_may_load_models() {
     let server = with(|config| "0.0.0.0".clone_into(&mut config.host));
     assert_eq!(call(&server, ""), 403);
     assert_eq!(server.get("/mcp/tools").status, 403);
+}
+
+/// Has a tool that tells of its call and ends once it is let.
+#[derive(Debug)]
+struct Held {
+    begun: mpsc::Sender<()>,
+    end: Arc<Notify>,
+}
+
+impl ToolHost for Held {
+    fn sources(&self) -> Vec<ToolSource> {
+        Vec::new()
+    }
+
+    fn call(&self, _: &str, _: Map<String, Value>) -> ToolCallFuture<'_> {
+        Box::pin(async {
+            self.begun.send(()).expect("the test waits");
+            self.end.notified().await;
+            Ok(ToolOutput { content: "done".to_owned(), is_error: false })
+        })
+    }
+}
+
+#[test]
+fn calls_have_the_time_of_requests_when_the_server_ends() {
+    for (grace, ends, status, text) in
+        [(60, true, "200", "done"), (0, false, "503", "the server is shutting down")]
+    {
+        let (begun, begins) = mpsc::channel();
+        let end = Arc::new(Notify::new());
+        let host = Held { begun, end: Arc::clone(&end) };
+        let mut server = with(|config| {
+            config.tool_host = Some(Arc::new(host));
+            config.shutdown_grace = Duration::from_secs(grace);
+        });
+        let call = server.open("/mcp/call", &json!({"name": "held"}));
+        begins.recv().expect("it begins");
+        server.begin_to_stop();
+        while !server.state.is_closing() {
+            std::thread::yield_now();
+        }
+        if ends {
+            end.notify_one();
+        }
+        server.wait();
+        let answer = call.rest();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{grace}: {answer}");
+        assert!(answer.contains(text), "{grace}: {answer}");
+    }
 }
