@@ -5,7 +5,7 @@
 //! it.
 
 use std::fmt;
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use memmap2::Mmap;
 
 use crate::Error;
 use crate::lost_pages::Region;
+use crate::regular::{check, open_regular};
 
 /// The map of a whole file.
 pub(crate) struct FileMap {
@@ -27,14 +28,13 @@ pub(crate) struct FileMap {
 impl FileMap {
     /// Maps a file; `None` for an empty one, which cannot be mapped everywhere.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
-        // Opening a pipe waits for its writer, so the kind is checked first.
-        check(std::fs::metadata(path), path)?;
-        Self::of(&File::open(path).map_err(|e| Error::io(path, e))?, path)
+        Self::of(&open_regular(path).map_err(|e| Error::io(path, e))?, path)
     }
 
     /// The same of a file that is open for reading.
     pub(crate) fn of(file: &File, path: &Path) -> Result<Option<Self>, Error> {
-        let n_bytes = check(file.metadata(), path)?.len();
+        let len = || check(file.metadata()?).map(|info| info.len());
+        let n_bytes = len().map_err(|e| Error::io(path, e))?;
         if n_bytes == 0 {
             return Ok(None);
         }
@@ -78,15 +78,6 @@ impl FileMap {
         }
         #[cfg(not(target_os = "linux"))]
         let _ = (start, len);
-    }
-}
-
-/// Fails for what is not a regular file.
-fn check(info: io::Result<Metadata>, path: &Path) -> Result<Metadata, Error> {
-    match info {
-        Ok(info) if info.is_file() => Ok(info),
-        Ok(_) => Err(Error::io(path, io::Error::other("expected a file, found something else"))),
-        Err(error) => Err(Error::io(path, error)),
     }
 }
 

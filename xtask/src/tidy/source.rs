@@ -23,6 +23,28 @@ const STARTS_PROGRAMS: &str = "crates/cli/src/program.rs";
 /// The one file of the crates that writes to standard output and standard error.
 const WRITES_TO_TERMINALS: &str = "crates/cli/src/screen.rs";
 
+/// The one file of the crates that opens what came with a model.
+const OPENS_FILES: &str = "crates/formats/src/regular.rs";
+
+/// Files of the crates that read what the system says of itself, or what the user names, which may be a pipe.
+const READS_OTHERS: &[&str] = &[
+    "crates/cli/src/commands/chat/conversation.rs",
+    "crates/cli/src/commands/launch/agents.rs",
+    "crates/cli/src/commands/launch/server.rs",
+    "crates/cli/src/commands/serve/config.rs",
+    "crates/cli/src/config.rs",
+    "crates/cli/src/engine.rs",
+    "crates/cli/src/grammar.rs",
+    "crates/cli/src/mcp/config.rs",
+    "crates/cli/src/options.rs",
+    "crates/cli/src/source/hub.rs",
+    "crates/formats/src/free_memory.rs",
+    "crates/kernels-cpu/src/memory.rs",
+    "crates/kernels-cpu/src/topology.rs",
+    "crates/runtime/src/backend/cpu/free.rs",
+    "crates/runtime/src/run/device/list.rs",
+];
+
 /// How a program writes there.
 const STREAMS: [&str; 7] =
     ["stdout(", "stderr(", "print!(", "println!(", "eprint!(", "eprintln!(", "Term::std"];
@@ -36,6 +58,7 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(reasons(file, &code));
     findings.extend(programs(file, text, &code));
     findings.extend(streams(file, text, &code));
+    findings.extend(opened(file, text, &code));
     findings.extend(closed_enums(file, &code));
     findings
 }
@@ -108,6 +131,17 @@ fn streams(file: &Path, text: &str, code: &str) -> Vec<Finding> {
         })
     };
     only_in(WRITES_TO_TERMINALS, file, text, code, is_stream, "a standard stream is used")
+}
+
+/// What comes with a model is opened in one place, which opens nothing but regular files.
+fn opened(file: &Path, text: &str, code: &str) -> Vec<Finding> {
+    if READS_OTHERS.iter().any(|other| file == Path::new(other)) {
+        return Vec::new();
+    }
+    let is_opened = |line: &str| {
+        ["File::open(", "fs::read(", "fs::read_to_string("].iter().any(|name| line.contains(name))
+    };
+    only_in(OPENS_FILES, file, text, code, is_opened, "a file is opened")
 }
 
 /// The lines of the crates' sources outside of `place` for which `is_found` holds, tests aside.
@@ -245,6 +279,26 @@ mod tests {
         for (file, line, expected) in cases {
             let found = check(Path::new(file), &format!("//! A.\nfn f() {{ {line} }}\n"));
             assert_eq!(found.len(), expected, "{file} {line}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn files_of_models_are_opened_in_one_place() {
+        let read = "//! A.\nfn f() { std::fs::read(\"config.json\"); }\n";
+        for (file, text, expected) in [
+            ("crates/runtime/src/checkpoint/mod.rs", read, 1),
+            (
+                "crates/runtime/src/checkpoint/mod.rs",
+                &*read.replace("fs::read(", "fs::read_dir("),
+                0,
+            ),
+            ("crates/formats/src/map.rs", &read.replace("fs::read(", "File::open("), 1),
+            ("crates/formats/src/regular.rs", read, 0),
+            ("crates/cli/src/grammar.rs", read, 0),
+            ("xtask/src/fuzz.rs", read, 0),
+        ] {
+            let found = check(Path::new(file), text);
+            assert_eq!(found.len(), expected, "{file}: {found:?}");
         }
     }
 }

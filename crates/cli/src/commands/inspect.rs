@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value};
+use realizar_formats::{Array, Gguf, SafeTensors, TensorInfo, Value, open_regular, read_regular};
 use realizar_runtime::ByteSize;
 use realizar_runtime::device::DeviceChoice;
 use serde_json::{Map, json};
@@ -15,6 +15,8 @@ use crate::engine::{Engine, Needs};
 use crate::options::{GlobalArgs, LoadArgs};
 use crate::ui;
 
+/// Bytes of a JSON file that is shown.
+const MAX_JSON: usize = 8 << 20;
 /// Arrays up to this length are printed whole without --full.
 const SHORT_ARRAY: usize = 8;
 /// Strings up to this many characters are printed whole without --full.
@@ -94,7 +96,7 @@ fn is_gguf(path: &Path) -> Result<bool> {
     }
     let context = || format!("cannot read {}", path.display());
     let mut magic = Vec::new();
-    let file = std::fs::File::open(path).with_context(context)?;
+    let file = open_regular(path).with_context(context)?;
     file.take(4).read_to_end(&mut magic).with_context(context)?;
     Ok(magic == b"GGUF")
 }
@@ -119,8 +121,8 @@ fn safetensors(path: &Path) -> Result<Report> {
         if !file.is_file() {
             continue;
         }
-        let text =
-            std::fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        let text = read_regular(&file, MAX_JSON)
+            .with_context(|| format!("cannot read {}", file.display()))?;
         let keys: Map<String, serde_json::Value> = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not a JSON object", file.display()))?;
         metadata.extend(keys.into_iter().map(|(key, value)| (format!("{name}.{key}"), value)));

@@ -18,12 +18,16 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_formats::{open_regular, read_regular};
 use realizar_runtime::PackedCache;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::names::relative;
 use super::partial::open_lock;
+
+/// Bytes of a manifest.
+const MAX_MANIFEST: usize = 8 << 20;
 
 /// What is known about a pulled model; written once, when its checksum was verified.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -147,7 +151,7 @@ impl Cache {
     /// have the lengths that the manifest states. The checksum was verified when it was pulled.
     pub(crate) fn get(&self, key: &str) -> Option<Entry> {
         let dir = self.model_dir(key);
-        let text = fs::read(dir.join("manifest.json")).ok()?;
+        let text = read_regular(&dir.join("manifest.json"), MAX_MANIFEST).ok()?;
         let manifest: Manifest = serde_json::from_slice(&text).ok()?;
         let find = |name: &str, bytes: u64| {
             let path = dir.join(relative(name).ok()?);
@@ -412,7 +416,7 @@ impl HashedFile {
 /// Length and SHA-256 of a file.
 pub(crate) fn hash_file(path: &Path) -> Result<(u64, String)> {
     let context = || format!("cannot read {}", path.display());
-    let mut file = File::open(path).with_context(context)?;
+    let mut file = open_regular(path).with_context(context)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0u8; 1 << 18];
     let mut bytes = 0;

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use realizar_formats::open_regular;
 use realizar_runtime::ByteSize;
 use ureq::http::{HeaderMap, HeaderValue, StatusCode, header};
 use ureq::{Agent, Body};
@@ -376,7 +377,7 @@ pub(super) fn copy_known(from: &std::path::Path, known: &Known, partial: &Partia
         return Ok(false);
     }
     let context = || format!("cannot copy {} to {}", from.display(), partial.path().display());
-    let mut source = fs::File::open(from).with_context(context)?;
+    let mut source = open_regular(from).with_context(context)?;
     let mut out = partial.open(0, None)?;
     io::copy(&mut source, &mut out).with_context(context)?;
     out.sync_all().with_context(context)?;

@@ -9,11 +9,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use realizar_formats::read_regular_text;
 
 use super::cache::create_dir;
 
 /// Bytes of a validator; an ETag is some dozens.
-const MAX_VALIDATOR: u64 = 1024;
+const MAX_VALIDATOR: usize = 1024;
 
 /// Where one file is downloaded to.
 #[derive(Debug, Clone)]
@@ -39,10 +40,8 @@ impl Partial {
 
     /// The validator of the partial file.
     pub(super) fn validator(&self) -> Option<String> {
-        if regular(&self.validator)?.len() > MAX_VALIDATOR {
-            return None;
-        }
-        fs::read_to_string(&self.validator).ok().filter(|text| !text.is_empty())
+        regular(&self.validator)?;
+        read_regular_text(&self.validator, MAX_VALIDATOR).ok().filter(|text| !text.is_empty())
     }
 
     /// The file to continue, or, where `offset` is 0, a new one with this validator.
@@ -62,7 +61,7 @@ impl Partial {
         }
         let file = create_anew(&self.path).with_context(context)?;
         remove(&self.validator);
-        if let Some(text) = validator.filter(|text| text.len() as u64 <= MAX_VALIDATOR) {
+        if let Some(text) = validator.filter(|text| text.len() <= MAX_VALIDATOR) {
             let mut file = create_anew(&self.validator).with_context(context)?;
             file.write_all(text.as_bytes()).with_context(context)?;
         }

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use realizar_formats::open_regular;
 use realizar_runtime::ByteSize;
 use zip::ZipArchive;
 
@@ -148,7 +149,7 @@ impl<R: Read> Read for Bounded<'_, R> {
 }
 
 fn open(path: &Path) -> Result<ZipArchive<File>> {
-    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    let file = open_regular(path).with_context(|| format!("cannot open {}", path.display()))?;
     ZipArchive::new(file).with_context(|| format!("{} is not a valid wheel", path.display()))
 }
 

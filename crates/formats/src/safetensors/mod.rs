@@ -7,13 +7,14 @@ mod header;
 pub(crate) mod writer;
 
 use std::collections::HashMap;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Component, Path, PathBuf};
 
 use serde::Deserialize;
 
 use crate::error::Fault;
 use crate::printable::shown;
+use crate::regular::read_regular;
 use crate::{Bytes, Error, Tensor, TensorInfo};
 use header::{Entries, Header, MAX_HEADER_BYTES, parse};
 
@@ -98,7 +99,7 @@ impl SafeTensors {
     /// Opens the files that the index at `index` names, of the model opened as
     /// `path`.
     fn open_index(path: &Path, index: &Path) -> Result<Self, Error> {
-        let json = read_capped(index)?;
+        let json = read_regular(index, MAX_HEADER_BYTES).map_err(|e| Error::io(index, e))?;
         let Index { weight_map } =
             serde_json::from_slice(&json).map_err(|e| Error::json(index, "index", &e))?;
         if let Some(name) = weight_map.duplicate() {
@@ -194,17 +195,4 @@ impl SafeTensors {
         let info = self.tensor_info(name)?;
         Some(info.view(&self.shards[info.shard].1))
     }
-}
-
-/// Reads an index, which is no longer than a header may be.
-fn read_capped(path: &Path) -> Result<Vec<u8>, Error> {
-    let file = std::fs::File::open(path).map_err(|e| Error::io(path, e))?;
-    let mut json = Vec::new();
-    let most = MAX_HEADER_BYTES as u64;
-    file.take(most + 1).read_to_end(&mut json).map_err(|e| Error::io(path, e))?;
-    if json.len() as u64 > most {
-        let fault = Fault::new(format_args!("at most {most} bytes"), "more");
-        return Err(fault.in_header(path, "index"));
-    }
-    Ok(json)
 }

@@ -8,3 +8,6 @@ mod priority;
 
 pub use byte_size::ByteSize;
 pub use priority::lower_priority;
+
+/// Bytes of a JSON file beside a model's weights, but for `tokenizer.json`.
+pub(crate) const MAX_JSON: usize = 8 << 20;

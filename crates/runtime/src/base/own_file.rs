@@ -16,6 +16,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use realizar_formats::open_regular;
+
 /// Why a file is not read.
 #[derive(Debug)]
 pub(crate) enum Refusal {
@@ -35,16 +37,8 @@ impl fmt::Display for Refusal {
 
 /// Opens a regular file for reading, if nobody else can have written it.
 pub(crate) fn open(path: &Path) -> Result<File, Refusal> {
-    // Opening a pipe waits for its writer, so the kind is checked first.
-    let check = |info: io::Result<fs::Metadata>| match info {
-        Ok(info) if info.is_file() => Ok(info),
-        Ok(_) => Err(Refusal::Io(io::Error::other("expected a file, found something else"))),
-        Err(error) => Err(Refusal::Io(error)),
-    };
-    check(fs::metadata(path))?;
-    let file = File::open(path).map_err(Refusal::Io)?;
-    let info = check(file.metadata())?;
-    match writers(&info) {
+    let file = open_regular(path).map_err(Refusal::Io)?;
+    match writers(&file.metadata().map_err(Refusal::Io)?) {
         None => Ok(file),
         Some(reason) => Err(Refusal::Writable(reason)),
     }

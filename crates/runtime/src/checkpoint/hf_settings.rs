@@ -2,6 +2,8 @@
 
 use super::unread::Asked;
 use crate::Error;
+use crate::base::MAX_JSON;
+use realizar_formats::read_regular;
 use serde_json::{Map, Value};
 use std::path::{Path, PathBuf};
 
@@ -33,9 +35,9 @@ impl HfSettings {
     /// # Errors
     /// If the file cannot be read or is not a JSON object.
     pub fn open(path: &Path) -> Result<Self, Error> {
-        let text = std::fs::read_to_string(path)
+        let text = read_regular(path, MAX_JSON)
             .map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        let map = serde_json::from_str(&text)
+        let map = serde_json::from_slice(&text)
             .map_err(|source| Error::Json { path: path.to_owned(), source })?;
         Ok(Self::new(path.to_owned(), String::new(), map, Asked::default()))
     }

@@ -3,6 +3,8 @@
 
 use super::{Checkpoint, GgufSettings, HfSettings};
 use crate::Error;
+use crate::base::MAX_JSON;
+use realizar_formats::read_regular;
 use serde::Deserialize;
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -74,10 +76,10 @@ fn of_dir(dir: &Path) -> Result<Option<Pooling>, Error> {
         let config = dir.join(POOLING_DIR).join("config.json");
         return if config.is_file() { of_config(&config).map(Some) } else { Ok(None) };
     }
-    let text = std::fs::read_to_string(&list)
-        .map_err(|source| Error::Io { path: list.clone(), source })?;
-    let modules: Vec<Module> =
-        serde_json::from_str(&text).map_err(|source| Error::Json { path: list.clone(), source })?;
+    let text =
+        read_regular(&list, MAX_JSON).map_err(|source| Error::Io { path: list.clone(), source })?;
+    let modules: Vec<Module> = serde_json::from_slice(&text)
+        .map_err(|source| Error::Json { path: list.clone(), source })?;
     let mut pooling = None;
     for module in modules {
         // The types are Python classes with the modules that they are in.

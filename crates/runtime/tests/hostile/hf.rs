@@ -244,3 +244,94 @@ fn hostile_tokenizer_json() {
     assert!(table.check("no tensors", &dir).is_some());
     table.finish();
 }
+
+/// A `tokenizer.json` of a megabyte that adds 10^8 tokens to every text.
+#[test]
+fn templates_of_a_tokenizer_are_not_expanded() {
+    let mut table = Table::new();
+    let (dir, config) = hf_dir(&table, "llama", "num_hidden_layers");
+    let mut tokenizer = tokenizer_json();
+    let text = json!({"Sequence": {"id": "A", "type_id": 0}});
+    let start = json!({"SpecialToken": {"id": "<s>", "type_id": 0}});
+    let template = |pieces: Vec<Json>, n_ids: usize| {
+        let (ids, tokens) = (vec![0; n_ids], vec!["<s>"; n_ids]);
+        let special = json!({"<s>": {"id": "<s>", "ids": ids, "tokens": tokens}});
+        json!({"type": "TemplateProcessing", "single": pieces, "pair": [text], "special_tokens": special})
+    };
+    tokenizer["post_processor"] = template(vec![start.clone(), text.clone()], 1);
+    write_hf(&dir, &config, &tokenizer);
+    assert_eq!(table.check("a start", &dir), None);
+    let mut many = template([vec![start; 10_000], vec![text.clone()]].concat(), 10_000);
+    for (processor, want) in [
+        (many.clone(), "add 100000000 tokens to a text, at most 1024 are allowed"),
+        (json!({"type": "Sequence", "processors": [many]}), "add 100000000 tokens"),
+        (template(vec![text.clone(); 50_000], 1), "repeats the text 50000 times"),
+    ] {
+        tokenizer["post_processor"] = processor;
+        write_hf(&dir, &config, &tokenizer);
+        let error = table.check(want, &dir).expect("an error");
+        assert!(error.contains("tokenizer.json") && error.contains(want), "{error}");
+    }
+    // A template whose type has another name is one nevertheless, or none at all.
+    many["type"] = json!("ByteLevel");
+    tokenizer["post_processor"] = many;
+    write_hf(&dir, &config, &tokenizer);
+    assert!(table.check("another type", &dir).is_some());
+    table.finish();
+}
+
+#[cfg(unix)]
+#[test]
+fn nothing_but_regular_files_is_read() {
+    use std::os::unix::fs::symlink;
+
+    let mut table = Table::new();
+    let (dir, config) = hf_dir(&table, "llama", "num_hidden_layers");
+    write_hf(&dir, &config, &tokenizer_json());
+    let pipe = table.path("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("mkfifo");
+    assert!(made.success());
+    for name in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "model.safetensors",
+    ] {
+        let (path, kept) = (dir.join(name), table.path("kept"));
+        let is_there = path.exists();
+        if is_there {
+            fs::rename(&path, &kept).expect("moved");
+        }
+        for target in [pipe.as_path(), Path::new("/dev/zero")] {
+            symlink(target, &path).expect("a link");
+            let what = format!("{name} -> {}", target.display());
+            let error = table.check(&what, &dir);
+            if is_there || error.is_some() {
+                let error = error.unwrap_or_default();
+                assert!(error.contains(name), "{what}: {error}");
+            }
+            fs::remove_file(&path).expect("removed");
+        }
+        if is_there {
+            fs::rename(&kept, &path).expect("moved");
+        }
+    }
+    assert_eq!(table.check("whole", &dir), None);
+    // What is too large is not read either; the files are sparse.
+    for (name, len) in [("config.json", 8 << 20), ("tokenizer.json", 64 << 20)] {
+        write_hf(&dir, &config, &tokenizer_json());
+        fs::File::options()
+            .write(true)
+            .open(dir.join(name))
+            .and_then(|file| file.set_len(len + 1))
+            .expect("longer");
+        let error = table.check(name, &dir).expect("an error");
+        let want = format!("expected at most {len} bytes, found {}", len + 1);
+        assert!(error.contains(name) && error.contains(&want), "{error}");
+    }
+    table.finish();
+}

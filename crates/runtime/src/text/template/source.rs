@@ -1,13 +1,13 @@
 //! Where templates come from: GGUF metadata and the files of a Hugging Face model.
 
 use std::borrow::Cow;
-use std::fs;
 use std::path::Path;
 
-use realizar_formats::Metadata;
+use realizar_formats::{Metadata, read_regular_text};
 use serde_json::Value;
 
 use super::{ChatTemplate, Error};
+use crate::base::MAX_JSON;
 use crate::text::tokenizer::Tokenizer;
 
 /// The name of the template in its environment and in messages about it.
@@ -80,7 +80,7 @@ fn compile(
 
 fn read(dir: &Path, name: &str) -> Result<Option<String>, Error> {
     let path = dir.join(name);
-    match fs::read_to_string(&path) {
+    match read_regular_text(&path, MAX_JSON) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(Error::File { path, source }),

@@ -7,11 +7,11 @@
 //! These are caught and become errors. What it would allocate without looking is checked before,
 //! because that cannot be caught.
 
-use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use realizar_formats::read_regular;
 use serde::Deserialize;
 use serde_json::Value;
 use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
@@ -19,11 +19,14 @@ use tokenizers::{Model as _, OffsetType, PreTokenizer as _};
 use super::guard::Guard;
 use super::infill::N_ROLES;
 use super::normalizer::Growth;
+use super::postprocessor;
 use super::special::{END_OF_GENERATION, END_OF_INFILL};
 use super::vocab::{TokenKind, Vocab};
 use super::{EncodeOptions, Encoder, Error, Tokenizer, byte_level};
-use crate::base::panics;
+use crate::base::{MAX_JSON, panics};
 
+/// Bytes of a `tokenizer.json`.
+const MAX_FILE: usize = 64 << 20;
 /// Ids above this indicate a damaged file rather than a vocabulary.
 const MAX_VOCAB: usize = 1 << 24;
 /// Holes that the numbering of a small vocabulary may have.
@@ -168,6 +171,8 @@ struct Document {
     model: Model,
     #[serde(default)]
     normalizer: Value,
+    #[serde(default)]
+    post_processor: Value,
 }
 
 /// What is read of its model: the rest is for the `tokenizers` crate.
@@ -204,7 +209,7 @@ pub(super) fn load(dir: &Path) -> Result<Tokenizer, Error> {
 
 fn read(dir: &Path) -> Result<Tokenizer, Error> {
     let path = dir.join("tokenizer.json");
-    let bytes = fs::read(&path).map_err(|source| match source.kind() {
+    let bytes = read_regular(&path, MAX_FILE).map_err(|source| match source.kind() {
         ErrorKind::NotFound | ErrorKind::NotADirectory => Error::Missing { dir: dir.to_owned() },
         _ => Error::File { path: path.clone(), source },
     })?;
@@ -216,6 +221,7 @@ fn read(dir: &Path) -> Result<Tokenizer, Error> {
         return Err(json_error(&path, problem));
     }
     let growth = Growth::of(&document.normalizer).map_err(|problem| json_error(&path, problem))?;
+    postprocessor::check(&document.post_processor).map_err(|problem| json_error(&path, problem))?;
     let mut inner = tokenizers::Tokenizer::from_bytes(&bytes)
         .map_err(|error| json_error(&path, error.to_string()))?;
     drop(bytes);
@@ -329,7 +335,7 @@ fn json_error(path: &Path, problem: String) -> Error {
 /// The JSON document in a file that may be absent (`Null` then).
 fn optional_json(dir: &Path, name: &str) -> Result<Value, Error> {
     let path = dir.join(name);
-    match fs::read(&path) {
+    match read_regular(&path, MAX_JSON) {
         Ok(bytes) => {
             serde_json::from_slice(&bytes).map_err(|error| json_error(&path, error.to_string()))
         }

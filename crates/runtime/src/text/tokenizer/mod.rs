@@ -30,6 +30,7 @@ mod index;
 mod infill;
 mod joints;
 mod normalizer;
+mod postprocessor;
 mod pretokenizer;
 mod special;
 mod spm;
