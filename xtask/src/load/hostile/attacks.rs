@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::{Map, Value, json};
 
-use super::{ATTACK_TIME, Attack, Bound, Stage, Told, templates};
+use super::{ATTACK_TIME, Attack, Bound, Stage, Told, models};
 use crate::load::client::joined;
 use crate::load::raw;
 use crate::load::workload::{Dice, text};
@@ -41,7 +41,8 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack { name: "idle connections", run: idle, memory: Bound::Idle(0.5) },
     Attack { name: "bodies without their end", run: half_sent, memory: Bound::Bodies(1.5) },
     Attack { name: "foreign hosts and origins", run: foreign, memory: Bound::Idle(0.5) },
-    Attack { name: "templates of other models", run: other_models, memory: Bound::Idle(5.0) },
+    Attack { name: "templates of other models", run: templates, memory: Bound::Idle(5.0) },
+    Attack { name: "tokenizers of other models", run: tokenizers, memory: Bound::Idle(1.0) },
 ];
 
 /// English-like text of this many bytes.
@@ -258,15 +259,28 @@ fn foreign(stage: &Stage) -> Result<Told> {
 }
 
 /// Chats with models whose templates use up what they can.
-fn other_models(stage: &Stage) -> Result<Told> {
+fn templates(stage: &Stage) -> Result<Told> {
     let mut told = Told::default();
-    for name in templates::names() {
-        let body = json!({
-            "model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1,
-        });
+    for name in models::with_templates() {
         // Renderings that make much take turns.
-        let bodies = vec![body.to_string().into_bytes(); CLIENTS - 1];
+        let bodies = vec![chat_with(name); CLIENTS - 1];
         told.add(stage.volley_telling(CHATS, &bodies, false, &[400, 500], "template")?);
     }
     Ok(told)
+}
+
+/// Chats with models whose tokenizers are expanded, or are no files.
+fn tokenizers(stage: &Stage) -> Result<Told> {
+    let mut told = Told::default();
+    for name in models::WITH_TOKENIZERS {
+        let bodies = vec![chat_with(name); CLIENTS - 1];
+        told.add(stage.volley_telling(CHATS, &bodies, false, &[400, 500], "tokenizer.json")?);
+    }
+    Ok(told)
+}
+
+/// The body of a chat with another model of the server.
+fn chat_with(name: &str) -> Vec<u8> {
+    let messages = json!([{"role": "user", "content": "Hello"}]);
+    json!({"model": name, "messages": messages, "max_tokens": 1}).to_string().into_bytes()
 }

@@ -5,7 +5,8 @@
 
 mod alone;
 mod attacks;
-mod templates;
+mod mcp;
+mod models;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -122,7 +123,7 @@ pub(super) fn run(
             }
         }
     };
-    let models = templates::models(setup.request_len)?;
+    let models = models::write(setup.request_len)?;
     let mut with_models = contender.clone();
     with_models.extra.extend(["--models-dir".to_owned(), models.path().display().to_string()]);
     let stage = Stage::new(with_models.start(&setup)?, seed)?;
@@ -133,6 +134,7 @@ pub(super) fn run(
     stage.server.stop()?;
     tell("a log that nobody reads", alone::unread_log(contender, &setup, seed));
     tell("SIGTERM while grammars compile", alone::terminated(contender, &setup, seed));
+    tell("MCP servers", mcp::servers(contender, &setup, seed));
     let head = ["attack", "", "answers", "p50 ms", "p99 ms", "longest ms", "memory"];
     println!("\n{}:\n{}", contender.label, table::render(&head, &rows));
     Ok(totals)
