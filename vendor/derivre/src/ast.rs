@@ -2,6 +2,10 @@ use std::{
     fmt::Debug,
     hash::Hash,
     ops::{BitOr, RangeInclusive},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        Arc,
+    },
 };
 
 use crate::HashMap;
@@ -352,6 +356,9 @@ pub struct ExprSet {
     pub(crate) digits: [u8; 10],
     pub(crate) digit_dot: u8,
     pub(crate) cost: u64,
+    cost_limit: u64,
+    exhausted: bool,
+    cancelled: Option<Arc<AtomicBool>>,
     pp: PrettyPrinter,
     pub(crate) optimize: bool,
     pub(crate) unicode_cache: HashMap<Vec<(char, char)>, ExprRef>,
@@ -361,6 +368,9 @@ pub struct ExprSet {
 }
 
 const ATTR_HAS_REPEAT: u32 = 1;
+
+/// The cancellation flag is looked at whenever the cost passes a multiple of this.
+const CANCEL_CHECK_INTERVAL: u64 = 1024;
 
 impl ExprSet {
     pub fn new(alphabet_size: usize) -> Self {
@@ -374,6 +384,9 @@ impl ExprSet {
             digits: *b"0123456789",
             digit_dot: b'.',
             cost: 0,
+            cost_limit: u64::MAX,
+            exhausted: false,
+            cancelled: None,
             pp: PrettyPrinter::new_simple(alphabet_size),
             optimize: true,
             unicode_cache: HashMap::default(),
@@ -438,6 +451,65 @@ impl ExprSet {
 
     pub fn cost(&self) -> u64 {
         self.cost
+    }
+
+    #[inline(always)]
+    pub(crate) fn pay(&mut self, cost: usize) {
+        let before = self.cost / CANCEL_CHECK_INTERVAL;
+        self.cost = self.cost.saturating_add(cost as u64);
+        if self.cost > self.cost_limit {
+            self.exhausted = true;
+        }
+        if self.cost / CANCEL_CHECK_INTERVAL != before && self.is_cancelled() {
+            self.exhausted = true;
+        }
+    }
+
+    /// Add the cost of work done elsewhere on behalf of this expression set.
+    pub fn charge(&mut self, cost: u64) {
+        self.pay(usize::try_from(cost).unwrap_or(usize::MAX));
+    }
+
+    /// True once the cost exceeds its limit, or cancellation was observed.
+    /// From then on constructors of composite expressions return `NO_MATCH` at once,
+    /// derivatives and emptiness checks give up, and nothing computed is cached.
+    /// Whoever sets a limit has to check this before using any result.
+    #[inline(always)]
+    pub fn is_exhausted(&self) -> bool {
+        self.exhausted
+    }
+
+    /// Work of all kinds stops soon after the flag is set.
+    pub fn set_cancellation(&mut self, flag: Option<Arc<AtomicBool>>) {
+        self.cancelled = flag;
+        self.set_cost_limit(self.cost_limit);
+    }
+
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled
+            .as_ref()
+            .is_some_and(|flag| flag.load(Ordering::Relaxed))
+    }
+
+    /// Limit the total cost, as reported by [`ExprSet::cost`].
+    pub fn set_cost_limit(&mut self, limit: u64) {
+        self.cost_limit = limit;
+        self.exhausted = self.cost > limit || self.is_cancelled();
+    }
+
+    pub fn cost_limit(&self) -> u64 {
+        self.cost_limit
+    }
+
+    /// Run `f` with at most `fuel` of additional cost, within the current limit.
+    /// The result is `None` if that was not enough.
+    pub fn with_fuel<T>(&mut self, fuel: u64, f: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        let outer = self.cost_limit;
+        self.set_cost_limit(outer.min(self.cost.saturating_add(fuel)));
+        let result = f(self);
+        let exhausted = self.exhausted;
+        self.set_cost_limit(outer);
+        (!exhausted).then_some(result)
     }
 
     pub(crate) fn disable_optimizations(&mut self) {
@@ -678,12 +750,14 @@ impl ExprSet {
         &mut self,
         r: ExprRef,
         process: impl FnMut(&mut ExprSet, &mut Vec<V>, ExprRef) -> V,
-    ) -> V {
+    ) -> Option<V> {
         let mut cache = HashMap::default();
         let concat_nullable_check = false;
         self.map(r, &mut cache, concat_nullable_check, |e| e, process)
     }
 
+    /// Map the expression bottom-up, caching what was mapped.
+    /// The result is `None`, and the value being computed is not cached, if the set is exhausted.
     #[inline(always)]
     pub fn map<K: Eq + PartialEq + Hash, V: Clone>(
         &mut self,
@@ -692,15 +766,18 @@ impl ExprSet {
         concat_nullable_check: bool,
         mk_key: impl Fn(ExprRef) -> K,
         mut process: impl FnMut(&mut ExprSet, &mut Vec<V>, ExprRef) -> V,
-    ) -> V {
+    ) -> Option<V> {
         if let Some(d) = cache.get(&mk_key(r)) {
-            return d.clone();
+            return Some(d.clone());
         }
 
         let mut todo = vec![r];
         let mut mapped = Vec::with_capacity(128);
 
         while let Some(r) = todo.last() {
+            if self.exhausted {
+                return None;
+            }
             let r = *r;
             let idx = mk_key(r);
             if cache.contains_key(&idx) {
@@ -735,9 +812,12 @@ impl ExprSet {
             todo.pop(); // pop r
 
             let v = process(self, &mut mapped, r);
+            if self.exhausted {
+                return None;
+            }
             cache.insert(idx, v);
         }
-        cache[&mk_key(r)].clone()
+        Some(cache[&mk_key(r)].clone())
     }
 }
 

@@ -36,6 +36,7 @@ impl DerivCache {
         }
     }
 
+    /// The result is meaningless once [`ExprSet::is_exhausted`].
     pub fn derivative(&mut self, exprs: &mut ExprSet, r: ExprRef, b: u8) -> ExprRef {
         // This kicks in for lexers with lots of keywords, that is regexps that are
         // just concats of single bytes.
@@ -62,7 +63,7 @@ impl DerivCache {
         let mut or_branches = vec![];
 
         // regular path
-        exprs.map(
+        let derivative = exprs.map(
             r,
             &mut self.state_table,
             true,
@@ -156,7 +157,8 @@ impl DerivCache {
                 );
                 d
             },
-        )
+        );
+        derivative.unwrap_or(ExprRef::NO_MATCH)
     }
 
     /// Estimate the size of the regex tables in bytes.

@@ -185,7 +185,9 @@ impl Regex {
         } else {
             let new_state = self.transition_inner(state, b);
             self.num_transitions += 1;
-            self.state_table[idx] = new_state;
+            if !self.exprs.is_exhausted() {
+                self.state_table[idx] = new_state;
+            }
             new_state
         }
     }
@@ -236,6 +238,12 @@ impl Regex {
 
     pub fn cost(&self) -> u64 {
         self.exprs.cost()
+    }
+
+    /// For limits on the work of transitions: see [`ExprSet::set_cost_limit`].
+    /// Once the set is exhausted, all further transitions lead to [`StateID::DEAD`].
+    pub fn exprset_mut(&mut self) -> &mut ExprSet {
+        &mut self.exprs
     }
 
     /// Check if the there is only one transition out of state.
@@ -317,9 +325,7 @@ impl AlphabetInfo {
 
         let ((mut exprset, rx_list), mapping, alphabet_size) = if cfg!(feature = "compress") {
             let mut compressor = ByteCompressor::new();
-            let cost0 = exprset.cost;
             let (mut exprset, rx_list) = compressor.compress(exprset, rx_list);
-            exprset.cost += cost0;
             exprset.set_pp(PrettyPrinter::new(
                 compressor.mapping.clone(),
                 compressor.alphabet_size,

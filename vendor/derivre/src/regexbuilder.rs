@@ -37,6 +37,8 @@ pub struct JsonQuoteOptions {
     /// Note that 'u' allows the \uXXXX form only for ASCII control
     /// characters, not general Unicode, in particular for characters
     /// \u0000-\u001F and \u007F (if they are allowed by the regex).
+    /// Without 'u' such a character is written in this form, with lower-case digits, only where
+    /// the regex has it as a literal and it has no other form; classes leave it out.
     pub allowed_escapes: String,
 
     /// When set, "..." will not be added around the final regular expression.
@@ -338,6 +340,11 @@ impl RegexBuilder {
         &self.exprset
     }
 
+    /// For limits on the work: see [`ExprSet::set_cost_limit`] and [`ExprSet::set_cancellation`].
+    pub fn exprset_mut(&mut self) -> &mut ExprSet {
+        &mut self.exprset
+    }
+
     pub fn into_exprset(self) -> ExprSet {
         self.exprset
     }
@@ -423,6 +430,7 @@ impl RegexBuilder {
         ) -> ExprRef {
             let upref = exprset.mk_literal("u00");
             let backslash = exprset.mk_byte(b'\\');
+            let is_single = bs.iter().map(|word| word.count_ones()).sum::<u32>() == 1;
 
             let quoted = if bs[0] == !(1 << b'\n') {
                 // everything except for \n
@@ -443,6 +451,11 @@ impl RegexBuilder {
                             other_bytes.push(other);
                             let other = exprset.mk_literal(&format!("{:02X}", b));
                             other_bytes.push(other);
+                        } else if is_single
+                            && !quote(b as u8).is_some_and(|q| options.is_allowed(q))
+                        {
+                            // the only way to write this character
+                            other_bytes.push(exprset.mk_literal(&format!("{:02x}", b)));
                         }
                     }
                 }
@@ -473,6 +486,8 @@ impl RegexBuilder {
             if byteset_contains(&bs_without_ctrl, 0x7F) {
                 if options.is_allowed(b'u') {
                     alts.push(exprset.mk_literal("\\u007F"));
+                    alts.push(exprset.mk_literal("\\u007f"));
+                } else if is_single {
                     alts.push(exprset.mk_literal("\\u007f"));
                 }
                 byteset_clear(&mut bs_without_ctrl, 0x7F);
@@ -541,12 +556,16 @@ impl RegexBuilder {
                                     let b = bytes[idx];
                                     let q =
                                         quote_byteset(exprset, byteset_from_range(b, b), options);
-                                    ConcatElement::Expr(q).push_owned_to(&mut acc);
+                                    if !ConcatElement::Expr(q).push_owned_to(&mut acc) {
+                                        return ExprRef::NO_MATCH;
+                                    }
                                     idx += 1;
                                 }
                             }
                             // Append the mapped tail so it isn't dropped.
-                            ConcatElement::Expr(args[0]).push_owned_to(&mut acc);
+                            if !ConcatElement::Expr(args[0]).push_owned_to(&mut acc) {
+                                return ExprRef::NO_MATCH;
+                            }
                             exprset._mk_concat_vec(acc)
                         } else if args[0] == args0 {
                             e
@@ -569,6 +588,7 @@ impl RegexBuilder {
                 }
             },
         );
+        let r = r.unwrap_or(ExprRef::NO_MATCH);
 
         let quote = self.exprset.mk_byte(b'"');
         let r = if options.raw_mode {

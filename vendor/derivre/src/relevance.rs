@@ -20,6 +20,9 @@ use crate::{
 // There is an implicit Sn+1 = Σ \ ⋃Si with Cn+1 = NO_MATCH
 type SymRes = Vec<(ExprRef, ExprRef)>;
 
+/// Entries of derivatives that are copied, or found to be disjoint, for a unit of cost.
+const COPIES_PER_COST: usize = 16;
+
 const DEBUG: bool = false;
 macro_rules! debug {
     ($($arg:tt)*) => {
@@ -40,8 +43,6 @@ pub struct RelevanceCache {
     relevance_cache: HashMap<ExprRef, bool>,
     containment_cache: HashMap<(ExprRef, ExprRef), bool>,
     sym_deriv: HashMap<ExprRef, SymRes>,
-    max_fuel: u64,
-    cost_limit: u64,
 }
 
 fn swap_each<A: Copy>(v: &mut [(A, A)]) {
@@ -119,6 +120,10 @@ fn make_disjoint(exprs: &mut ExprSet, inp: &SymRes) -> SymRes {
         // and store the results if any
         let len0 = res.len();
         for idx in 0..len0 {
+            exprs.pay(1);
+            if exprs.is_exhausted() {
+                return res;
+            }
             let (b, bv) = res[idx];
 
             // we've got lucky - direct match
@@ -168,8 +173,6 @@ impl RelevanceCache {
             relevance_cache: HashMap::default(),
             sym_deriv: HashMap::default(),
             containment_cache: HashMap::default(),
-            cost_limit: u64::MAX,
-            max_fuel: u64::MAX,
         }
     }
 
@@ -178,12 +181,14 @@ impl RelevanceCache {
     }
 
     fn deriv(&mut self, exprs: &mut ExprSet, e: ExprRef) -> SymRes {
-        exprs.map(
+        let derivative = exprs.map(
             e,
             &mut self.sym_deriv,
             true,
             |e| e,
             |exprs, deriv, e| {
+                // the derivatives of the arguments were copied
+                exprs.pay(deriv.iter().map(|d| d.len()).sum::<usize>() / COPIES_PER_COST);
                 let r = match exprs.get(e) {
                     Expr::EmptyString => vec![],
                     Expr::NoMatch => vec![],
@@ -238,6 +243,10 @@ impl RelevanceCache {
                         while let Some(other) = deriv.pop() {
                             let mut new_acc = vec![];
                             for (b0, r0) in &acc {
+                                if exprs.is_exhausted() {
+                                    return vec![];
+                                }
+                                exprs.pay(other.len() / COPIES_PER_COST);
                                 for (b1, r1) in &other {
                                     let b = exprs.mk_byte_set_and(*b0, *b1);
                                     if b != ExprRef::NO_MATCH {
@@ -316,12 +325,14 @@ impl RelevanceCache {
                 );
                 r
             },
-        )
+        );
+        derivative.unwrap_or_default()
     }
 
+    /// If the set is exhausted before this is known, the result is false.
     pub fn is_non_empty(&mut self, exprs: &mut ExprSet, top_expr: ExprRef) -> bool {
         self.is_non_empty_limited(exprs, top_expr, u64::MAX)
-            .unwrap()
+            .unwrap_or(false)
     }
 
     fn check_contains(
@@ -507,16 +518,19 @@ impl RelevanceCache {
             return Ok(*r);
         }
 
-        self.max_fuel = max_fuel;
-        self.cost_limit = exprs.cost().saturating_add(max_fuel);
+        let contained = exprs
+            .with_fuel(max_fuel, |exprs| {
+                self.is_contained_in_prefixes_inner(exprs, deriv, small, big)
+            })
+            .unwrap_or_else(|| Err(out_of_fuel(max_fuel)));
 
-        match self.is_contained_in_prefixes_inner(exprs, deriv, small, big) {
+        match contained {
             Ok(r) => {
                 self.containment_cache.insert((small, big), r);
                 Ok(r)
             }
             Err(e) => {
-                if cache_failures {
+                if cache_failures && !exprs.is_cancelled() {
                     self.containment_cache.insert((small, big), false);
                 }
                 Err(e)
@@ -530,17 +544,14 @@ impl RelevanceCache {
         top_expr: ExprRef,
         max_fuel: u64,
     ) -> Result<bool> {
-        self.max_fuel = max_fuel;
-        let cost_0 = exprs.cost();
-        self.cost_limit = cost_0.saturating_add(max_fuel);
-        let r = self.is_non_empty_inner(exprs, top_expr);
-        if false {
-            println!("cost: {}", exprs.cost() - cost_0);
-        }
-        r
+        exprs
+            .with_fuel(max_fuel, |exprs| self.is_non_empty_inner(exprs, top_expr))
+            .unwrap_or_else(|| Err(out_of_fuel(max_fuel)))
     }
 
     fn is_non_empty_inner(&mut self, exprs: &mut ExprSet, top_expr: ExprRef) -> Result<bool> {
+        // composite expressions, `top_expr` perhaps among them, are no longer what they should be
+        anyhow::ensure!(!exprs.is_exhausted(), "relevance check out of fuel");
         if exprs.is_positive(top_expr) {
             return Ok(true);
         }
@@ -651,6 +662,7 @@ impl RelevanceCache {
 
             let dr = self.deriv(exprs, curr_node);
             exprs.pay(dr.len());
+            anyhow::ensure!(!exprs.is_exhausted(), "relevance check out of fuel");
 
             visited.insert(curr_node);
             let mut f = StackFrame {
@@ -674,12 +686,6 @@ impl RelevanceCache {
             if !f.children.is_empty() {
                 stack.push(f);
             }
-
-            anyhow::ensure!(
-                exprs.cost() <= self.cost_limit,
-                "maximum relevance check fuel {} exceeded",
-                self.max_fuel
-            );
         }
 
         // we didn't find anything relevant, everything visited is not relevant
@@ -690,6 +696,10 @@ impl RelevanceCache {
 
         Ok(false)
     }
+}
+
+fn out_of_fuel(max_fuel: u64) -> anyhow::Error {
+    anyhow::anyhow!("maximum relevance check fuel {max_fuel} exceeded, or it was cancelled")
 }
 
 fn a_and_not_b(exprs: &ExprSet, e: ExprRef) -> Option<(ExprRef, ExprRef)> {

@@ -4,10 +4,6 @@ use crate::ast::{
 };
 
 impl ExprSet {
-    pub(crate) fn pay(&mut self, cost: usize) {
-        self.cost += cost as u64;
-    }
-
     pub fn byte_set_from_byte(&self, b: u8) -> Vec<u32> {
         let mut r = vec![0; self.alphabet_words];
         byteset_set(&mut r, b as usize);
@@ -42,6 +38,9 @@ impl ExprSet {
 
     pub fn mk_repeat(&mut self, e: ExprRef, min: u32, max: u32) -> ExprRef {
         self.pay(2);
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         if e == ExprRef::NO_MATCH {
             if min == 0 {
                 ExprRef::EMPTY_STRING
@@ -93,6 +92,9 @@ impl ExprSet {
         // TODO deal with byte ranges
         self.flatten_tag(ExprTag::Or, args);
         self.pay(2 * args.len());
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         args.sort_unstable();
         let mut dp = 0;
         let mut prev = ExprRef::NO_MATCH;
@@ -267,6 +269,9 @@ impl ExprSet {
     // into a "trie" with shared prefixes;
     // for example: (foo|far|bar|baz) => (ba[rz]|f(oo|ar))
     fn trie_rec(&mut self, args: &mut [ConcatBytePointer], depth: usize) -> ExprRef {
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         if args.len() == 1 {
             return args[0].snapshot(self);
         }
@@ -289,8 +294,10 @@ impl ExprSet {
                 args[last_idx] = a_end;
                 break;
             }
-            let a = a.unwrap();
-            let b = b.unwrap();
+            let (Some(a), Some(b)) = (a, b) else {
+                // all are the same sequence, in different nodes
+                return self._mk_concat_vec(common);
+            };
 
             a.push_owned_to(&mut common);
 
@@ -488,6 +495,9 @@ impl ExprSet {
     // this avoids allocation when hitting the hash-cons
     pub(crate) fn mk_and2(&mut self, a: ExprRef, b: ExprRef) -> ExprRef {
         self.pay(2);
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         let (a, b) = if a < b { (a, b) } else { (b, a) };
         let nullable = self.is_nullable(a) && self.is_nullable(b);
         let flags = ExprFlags::from_nullable_positive(nullable, nullable);
@@ -497,6 +507,9 @@ impl ExprSet {
     pub fn mk_and(&mut self, args: &mut Vec<ExprRef>) -> ExprRef {
         self.flatten_tag(ExprTag::And, args);
         self.pay(2 * args.len());
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         args.sort_unstable();
         let mut dp = 0;
         let mut prev = ExprRef::ANY_BYTE_STRING;
@@ -608,6 +621,9 @@ impl ExprSet {
 
     pub fn mk_concat(&mut self, a: ExprRef, b: ExprRef) -> ExprRef {
         self.pay(2);
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         if a == ExprRef::EMPTY_STRING {
             return b;
         }
@@ -645,7 +661,14 @@ impl ExprSet {
         if s.len() == 1 && tail == ExprRef::EMPTY_STRING {
             return self.mk_byte(s[0]);
         }
-        self.pay(2 + s.len() / ExprRef::MAX_BYTE_CONCAT);
+        // long literals are only written while an expression is built
+        self.pay(match s.len() {
+            0..=ExprRef::MAX_BYTE_CONCAT => 2,
+            len => 2 + len / 16,
+        });
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         let flags = ExprFlags::from_nullable_positive(false, self.is_positive(tail));
         loop {
             if s.len() <= ExprRef::MAX_BYTE_CONCAT {
@@ -668,6 +691,9 @@ impl ExprSet {
 
     pub fn mk_not(&mut self, e: ExprRef) -> ExprRef {
         self.pay(2);
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         if e == ExprRef::EMPTY_STRING {
             ExprRef::NON_EMPTY_BYTE_STRING
         } else if e == ExprRef::NON_EMPTY_BYTE_STRING {
@@ -689,6 +715,9 @@ impl ExprSet {
 
     pub fn mk_lookahead(&mut self, mut e: ExprRef, offset: u32) -> ExprRef {
         self.pay(2);
+        if self.is_exhausted() {
+            return ExprRef::NO_MATCH;
+        }
         if e == ExprRef::NO_MATCH {
             return ExprRef::NO_MATCH;
         }

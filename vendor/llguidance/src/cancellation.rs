@@ -25,6 +25,9 @@ impl CancellationHandle {
             Ok(())
         }
     }
+    pub(crate) fn flag(&self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
     pub(crate) fn snapshot(&self) -> Self {
         Self(Arc::new(AtomicBool::new(self.is_cancelled())))
     }

@@ -5,7 +5,7 @@ use crate::{
         Grammar, ParamCond, ParamExpr, SymIdx, SymbolProps,
     },
     hashcons::{HashCons, HashId},
-    HashMap,
+    CancellationHandle, Cancelled, HashMap,
 };
 use anyhow::{bail, ensure, Result};
 use derivre::{ExprRef, RegexAst};
@@ -55,6 +55,7 @@ pub struct GrammarBuilder {
     pub regex: RegexBuilder,
     tok_env: Option<TokEnv>,
     limits: ParserLimits,
+    cancellation: Option<CancellationHandle>,
     warnings: HashMap<String, usize>,
 
     strings: HashMap<String, NodeRef>,
@@ -167,24 +168,49 @@ impl GrammarBuilder {
     pub fn new(tok_env: Option<TokEnv>, limits: ParserLimits) -> Self {
         let mut params = HashCons::default();
         let self_ref = params.insert(ParamExpr::SelfRef);
+        let mut regex = RegexBuilder::new();
+        // Building stops here; check_limits() reports it.
+        regex
+            .spec
+            .regex_builder
+            .exprset_mut()
+            .set_cost_limit(limits.initial_lexer_fuel);
         Self {
             grammar: Grammar::new(None),
             curr_grammar_idx: 0,
             curr_lexeme_class: LexemeClass::ROOT,
             curr_start_idx: NodeRef::BOGUS,
             strings: HashMap::default(),
-            regex: RegexBuilder::new(),
+            regex,
             at_most_cache: HashMap::default(),
             repeat_exact_cache: HashMap::default(),
             warnings: HashMap::default(),
             limits,
+            cancellation: None,
             tok_env,
             self_ref,
             params,
         }
     }
 
+    pub fn set_cancellation(&mut self, cancellation: Option<&CancellationHandle>) {
+        self.cancellation = cancellation.cloned();
+        self.regex
+            .spec
+            .regex_builder
+            .exprset_mut()
+            .set_cancellation(cancellation.map(|handle| handle.flag()));
+    }
+
+    pub(crate) fn cancellation(&self) -> Option<CancellationHandle> {
+        self.cancellation.clone()
+    }
+
     pub fn check_limits(&self) -> Result<()> {
+        if self.regex.spec.regex_builder.exprset().is_cancelled() {
+            bail!(Cancelled);
+        }
+
         ensure!(
             self.regex.spec.cost() <= self.limits.initial_lexer_fuel,
             "initial lexer configuration (grammar) too big (limit for this grammar: {})",

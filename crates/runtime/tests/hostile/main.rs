@@ -4,6 +4,7 @@
 //! a bound, and must end in finite logits or in an error of one line that names the file.
 
 mod gguf;
+mod grammars;
 mod hf;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -7,7 +7,7 @@ use super::{CGrammar, Grammar};
 use crate::api::{GrammarId, GrammarInit, GrammarWithLexer, ParserLimits, TopLevelGrammar};
 use crate::earley::lexerspec::LexemeClass;
 use crate::Instant;
-use crate::{loginfo, JsonCompileOptions, Logger};
+use crate::{loginfo, CancellationHandle, JsonCompileOptions, Logger};
 use crate::{GrammarBuilder, HashMap};
 use anyhow::{bail, ensure, Result};
 use toktrie::TokEnv;
@@ -148,13 +148,25 @@ impl GrammarInit {
         tok_env: Option<TokEnv>,
         limits: ParserLimits,
     ) -> Result<(Grammar, LexerSpec)> {
+        self.to_internal_cancellable(tok_env, limits, None)
+    }
+
+    /// Compiles to the internal form; looks at the handle while doing so.
+    /// The lexer specification keeps the handle until a parser was created from it.
+    pub fn to_internal_cancellable(
+        self,
+        tok_env: Option<TokEnv>,
+        limits: ParserLimits,
+        cancellation: Option<&CancellationHandle>,
+    ) -> Result<(Grammar, LexerSpec)> {
         match self {
             GrammarInit::Internal(g, l) => Ok((g, l)),
 
             GrammarInit::Serialized(input) => {
                 ensure!(!input.grammars.is_empty(), "empty grammars array");
 
-                let builder = GrammarBuilder::new(tok_env, limits.clone());
+                let mut builder = GrammarBuilder::new(tok_env, limits.clone());
+                builder.set_cancellation(cancellation);
 
                 let ctx = CompileCtx {
                     builder: Some(builder),

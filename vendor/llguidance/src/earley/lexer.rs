@@ -1,4 +1,4 @@
-use anyhow::Result;
+use anyhow::{bail, Result};
 use std::fmt::Debug;
 use toktrie::{Recognizer, SimpleVob, TokTrie};
 
@@ -61,6 +61,7 @@ pub enum LexerResult {
 
 struct LexerPrecomputer<'a> {
     states: Vec<StateID>,
+    max_pushes: &'a mut usize,
     lex: &'a mut Lexer,
 }
 
@@ -71,6 +72,10 @@ impl Recognizer for LexerPrecomputer<'_> {
         self.states.truncate(self.states.len() - num);
     }
     fn try_push_byte(&mut self, byte: u8) -> bool {
+        if *self.max_pushes == 0 {
+            return false;
+        }
+        *self.max_pushes -= 1;
         let state = *self.states.last().unwrap();
         match self.lex.advance(state, byte, false, &None) {
             LexerResult::State(next_state, _) => {
@@ -84,17 +89,25 @@ impl Recognizer for LexerPrecomputer<'_> {
 
 impl Lexer {
     pub fn from(spec: &LexerSpec, limits: &mut ParserLimits, dbg: bool) -> Result<Self> {
+        let fuel = limits.initial_lexer_fuel;
         let mut dfa = spec.to_regex_vec(limits)?;
 
         if dbg {
             debug!("lexer: {:?}\n  ==> dfa: {:?}", spec, dfa);
         }
 
+        dfa.set_fuel(fuel);
         let s0 = dfa.initial_state(&spec.all_lexemes());
         let mut allowed_first_byte = SimpleVob::alloc(256);
         for i in 0..=255 {
             if !dfa.transition(s0, i).is_dead() {
                 allowed_first_byte.allow_token(i as u32);
+            }
+            if dfa.has_error() {
+                match dfa.too_complex_lexeme() {
+                    Some(idx) => bail!(spec.too_complex(idx)),
+                    None => bail!("the lexer is too complex"),
+                }
             }
         }
 
@@ -115,11 +128,21 @@ impl Lexer {
         self.dfa.initial_state(allowed_lexemes)
     }
 
-    pub fn precompute_for(&mut self, trie: &TokTrie, allowed_lexemes: &LexemeSet) {
+    /// Decrements `max_pushes` for each byte, and ends when none is left.
+    pub fn precompute_for(
+        &mut self,
+        trie: &TokTrie,
+        allowed_lexemes: &LexemeSet,
+        max_pushes: &mut usize,
+    ) {
         let state = self.start_state(allowed_lexemes);
         let mut states = Vec::with_capacity(300);
         states.push(state);
-        let mut pre = LexerPrecomputer { states, lex: self };
+        let mut pre = LexerPrecomputer {
+            states,
+            max_pushes,
+            lex: self,
+        };
         let mut toks = trie.alloc_token_set();
         trie.add_bias(&mut pre, &mut toks, &[]);
     }

@@ -1,4 +1,4 @@
-use anyhow::{ensure, Result};
+use anyhow::{anyhow, ensure, Result};
 use derivre::{raw::ExprSet, ExprRef, HashMap, JsonQuoteOptions, RegexAst, RegexBuilder};
 use std::{fmt::Debug, hash::Hash, ops::RangeInclusive};
 use toktrie::{bytes::limit_bytes, SimpleVob, TokTrie, TokenId};
@@ -10,7 +10,7 @@ use crate::{
 
 use super::{
     lexer::MatchingLexemesIdx,
-    regexvec::{LexemeSet, MatchingLexemes, RegexVec, RxLexeme},
+    regexvec::{LexemeSet, MatchingLexemes, RegexVec, RxLexeme, TooComplexLexeme},
 };
 
 #[derive(Clone)]
@@ -29,6 +29,7 @@ pub struct LexerSpec {
     pub has_max_tokens: bool,
     pub has_temperature: bool,
     pub grammar_warnings: Vec<(String, usize)>,
+    lexemes_by_rx: HashMap<ExprRef, Vec<LexemeIdx>>,
 }
 
 #[derive(Clone, Copy, Hash, PartialEq, Eq, Debug)]
@@ -148,6 +149,7 @@ impl LexerSpec {
             has_max_tokens: false,
             has_temperature: false,
             grammar_warnings: Vec::new(),
+            lexemes_by_rx: HashMap::default(),
         })
     }
 
@@ -293,6 +295,17 @@ impl LexerSpec {
             self.special_token_rx,
             limits,
         )
+        .map_err(|error| match error.downcast_ref::<TooComplexLexeme>() {
+            Some(TooComplexLexeme(idx)) => anyhow!(self.too_complex(*idx)),
+            None => error,
+        })
+    }
+
+    pub(crate) fn too_complex(&self, idx: LexemeIdx) -> String {
+        format!(
+            "it is too complex to compile because of {}",
+            self.lexeme_def_to_string(idx)
+        )
     }
 
     fn add_lexeme_spec(&mut self, mut spec: LexemeSpec) -> Result<LexemeIdx> {
@@ -334,7 +347,9 @@ impl LexerSpec {
             compiled
         };
 
-        if let Some(idx) = self.lexemes.iter().position(|lex| {
+        let same_rx = self.lexemes_by_rx.entry(compiled).or_default();
+        if let Some(idx) = same_rx.iter().find(|idx| {
+            let lex = &self.lexemes[idx.as_usize()];
             lex.compiled_rx == compiled
                 && lex.class == spec.class
                 && lex.max_tokens == spec.max_tokens
@@ -343,9 +358,10 @@ impl LexerSpec {
                 && lex.is_skip == spec.is_skip
                 && lex.skip_repetition == spec.skip_repetition
         }) {
-            return Ok(LexemeIdx::new(idx));
+            return Ok(*idx);
         }
         let idx = LexemeIdx::new(self.lexemes.len());
+        same_rx.push(idx);
         spec.idx = idx;
         spec.single_set = MatchingLexemes::One(idx);
         spec.compiled_rx = compiled;
@@ -452,6 +468,8 @@ impl LexerSpec {
 
     pub fn add_extra_lexemes(&mut self, extra_lexemes: &[String]) {
         assert!(self.num_extra_lexemes == 0);
+        // These are not the grammar's, whose limits were checked.
+        self.regex_builder.exprset_mut().set_cost_limit(u64::MAX);
         self.num_extra_lexemes = extra_lexemes.len();
         let lex0 = self.lexemes.len();
         for (idx, added) in extra_lexemes.iter().enumerate() {

@@ -37,6 +37,12 @@ use super::{
     regexvec::{LexemeSet, LexerStats},
 };
 
+/// Bytes that are pushed to warm up the lexer.
+const MAX_PRECOMPUTE_PUSHES: usize = 40_000_000;
+
+/// Comparisons of Earley items that take about as long as making one.
+const COMPARISONS_PER_ITEM: usize = 4096;
+
 const TRACE: bool = false;
 const DEBUG: bool = true;
 pub(crate) const ITEM_TRACE: bool = false;
@@ -246,6 +252,10 @@ struct Scratch {
     item_args: Vec<ParamValue>,
     grammar_stack: Vec<GrammarStackNode>,
 
+    // The row, as counted by `n_rows`, in which the rules of a symbol were last predicted.
+    predicted_in: Vec<u64>,
+    n_rows: u64,
+
     push_allowed_grammar_ids: SimpleVob,
     push_allowed_lexemes: LexemeSet,
     push_grm_top: GrammarStackPtr,
@@ -389,6 +399,7 @@ struct ParserState {
     limits: ParserLimits,
     metrics: ParserMetrics,
     max_all_items: usize,
+    comparisons: usize,
     parser_error: Option<String>,
     backtrack_byte_count: usize,
 
@@ -457,6 +468,8 @@ impl Scratch {
             items: vec![],
             item_args: vec![],
             grammar_stack: vec![],
+            predicted_in: vec![],
+            n_rows: 1,
             definitive: true,
             log_override: false,
         }
@@ -469,8 +482,22 @@ impl Scratch {
     // Set current working Earley to empty set
     // The set backing data is at `pos`
     fn new_row(&mut self, pos: usize) {
+        self.n_rows += 1;
         self.row_start = pos;
         self.row_end = pos;
+    }
+
+    // Is this the first prediction of a symbol in the current row?
+    // All later ones would find that the items are there.
+    #[inline(always)]
+    fn predict_once(&mut self, sym: CSymIdx) -> bool {
+        let idx = sym.as_index();
+        if idx >= self.predicted_in.len() {
+            self.predicted_in.resize(idx + 1, 0);
+        }
+        let first = self.predicted_in[idx] != self.n_rows;
+        self.predicted_in[idx] = self.n_rows;
+        first
     }
 
     // Number of items in the current working Earley set
@@ -632,6 +659,8 @@ impl ParserState {
         if limits.precompute_large_lexemes {
             let t0 = crate::Instant::now();
             lexer.dfa.set_fuel(limits.initial_lexer_fuel);
+            // Walking known states takes no fuel.
+            let mut max_pushes = MAX_PRECOMPUTE_PUSHES;
             for spec in &grammar.lexer_spec().lexemes {
                 let w = lexer.dfa.lexeme_weight(spec.idx);
                 if w > 1000 {
@@ -642,7 +671,7 @@ impl ParserState {
                     // );
                     let mut allowed = grammar.lexer_spec().alloc_lexeme_set();
                     allowed.add(spec.idx);
-                    lexer.precompute_for(tok_env.tok_trie(), &allowed);
+                    lexer.precompute_for(tok_env.tok_trie(), &allowed, &mut max_pushes);
                     // println!("fuel={}", lexer.dfa.get_fuel());
                 }
             }
@@ -682,6 +711,7 @@ impl ParserState {
             bytes: vec![],
             last_force_bytes_len: usize::MAX,
             max_all_items: usize::MAX,
+            comparisons: 0,
             limits,
             backtrack_byte_count: 0,
             lexer_stack_top_eos: false,
@@ -715,7 +745,12 @@ impl ParserState {
                 .add_unique_arg(Item::new(*rule, 0), "init", ParamValue::default());
         }
         debug!("initial push");
-        let _ = r.push_row(0, &Lexeme::bogus());
+        r.with_items_limit(r.limits.step_max_items, "start", |r| {
+            r.push_row(0, &Lexeme::bogus())
+        });
+        if let Some(error) = r.parser_error.take() {
+            bail!(error);
+        }
         ensure_internal!(
             r.num_rows() == 1 && r.rows.len() == 1,
             "initial push failed"
@@ -746,7 +781,8 @@ impl ParserState {
         r.lexer_stack[0].lexer_state = state;
         r.assert_definitive();
 
-        let lexer = std::mem::take(&mut r.shared_box).lexer_opt.unwrap();
+        let mut lexer = std::mem::take(&mut r.shared_box).lexer_opt.unwrap();
+        lexer.dfa.clear_compile_cancellation();
 
         r.stats.lexer_cost = lexer.dfa.total_fuel_spent();
 
@@ -2002,6 +2038,15 @@ impl ParserState {
     }
 
     #[inline(always)]
+    fn count_comparisons(&mut self, n: usize) {
+        self.comparisons = self.comparisons.saturating_add(n);
+        if self.comparisons >= COMPARISONS_PER_ITEM {
+            self.stats.all_items += self.comparisons / COMPARISONS_PER_ITEM;
+            self.comparisons %= COMPARISONS_PER_ITEM;
+        }
+    }
+
+    #[inline(always)]
     fn process_agenda(&mut self, curr_idx: usize, lexeme: &Lexeme) {
         let mut agenda_ptr = self.scratch.row_start;
 
@@ -2024,7 +2069,8 @@ impl ParserState {
         // instead 'agenda_ptr' is advanced through the combined agenda/chart.
         // Only one pass is made.
         while agenda_ptr < self.scratch.row_end {
-            if self.is_cancelled() {
+            // with_items_limit() reports when there are too many
+            if self.is_cancelled() || self.stats.all_items > self.max_all_items {
                 return;
             }
             let item_idx = agenda_ptr;
@@ -2050,19 +2096,28 @@ impl ParserState {
 
                     // The main completion inference rule (slide 21 in Kallmeyer 2018)
                     for i in self.rows[item.start_pos()].item_indices() {
-                        if self.is_cancelled() {
+                        if self.is_cancelled() || self.stats.all_items > self.max_all_items {
                             return;
                         }
                         let item = self.scratch.items[i];
+                        let mut comparisons = 1;
                         if self.grammar.sym_idx_dot(item.rhs_ptr()) == lhs {
+                            comparisons += self.scratch.row_len();
                             self.scratch.add_unique(item.advance_dot(), i, "complete");
                         }
+                        self.count_comparisons(comparisons);
                         #[cfg(test)]
                         crate::cancellation::checkpoint("agenda");
                     }
                 }
             } else {
                 // ... if 'rule' is an incompletion
+                let predict = self.scratch.parametric || self.scratch.predict_once(after_dot);
+                let n_rules = match predict {
+                    true => self.grammar.sym_data(after_dot).rules.len(),
+                    false => 0,
+                };
+                self.count_comparisons((1 + n_rules).saturating_mul(self.scratch.row_len()));
                 let sym_data = self.grammar.sym_data(after_dot);
                 if let Some(lx) = sym_data.lexeme {
                     self.scratch
@@ -2105,7 +2160,7 @@ impl ParserState {
                             self.scratch
                                 .add_unique_arg(new_item, "predict_parametric", param_dot);
                         }
-                    } else {
+                    } else if predict {
                         for rule in &sym_data.rules {
                             if self.is_cancelled() {
                                 return;

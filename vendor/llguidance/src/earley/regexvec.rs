@@ -218,6 +218,7 @@ pub struct RegexVec {
     num_ast_nodes: usize,
     max_states: usize,
     fuel: u64,
+    too_complex: Option<LexemeIdx>,
 }
 
 #[derive(Clone, Debug)]
@@ -544,6 +545,16 @@ impl RegexVec {
         self.alpha.has_error()
     }
 
+    /// The lexeme with which the fuel was used up.
+    pub fn too_complex_lexeme(&self) -> Option<LexemeIdx> {
+        self.too_complex
+    }
+
+    /// Detach from the handle with which the grammar was compiled.
+    pub(crate) fn clear_compile_cancellation(&mut self) {
+        self.exprs.set_cancellation(None);
+    }
+
     pub fn get_error(&self) -> Option<String> {
         if self.has_error() {
             if self.fuel == 0 {
@@ -587,6 +598,18 @@ impl RegexVec {
     }
 }
 
+/// The fuel was used up while checking whether anything matches this lexeme.
+#[derive(Debug)]
+pub(crate) struct TooComplexLexeme(pub LexemeIdx);
+
+impl Display for TooComplexLexeme {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "lexeme {} is too complex", self.0.as_usize())
+    }
+}
+
+impl std::error::Error for TooComplexLexeme {}
+
 #[derive(Clone, Debug)]
 pub(crate) struct RxLexeme {
     pub rx: ExprRef,
@@ -613,27 +636,23 @@ impl RegexVec {
             &rx_lexemes.iter().map(|r| r.rx).collect::<Vec<_>>(),
         );
         let num_ast_nodes = exprset.len();
+        // The limit on building them; what follows has fuel of its own.
+        exprset.set_cost_limit(u64::MAX);
         let special_token_rx = spec_pos.map(|pos| rx_list[pos]);
 
         for idx in 0..rx_lexemes.len() {
             rx_lexemes[idx].rx = rx_list[idx];
         }
 
-        let fuel0 = limits.initial_lexer_fuel;
         let mut relevance = RelevanceCache::new();
-        for elt in rx_list.iter_mut() {
+        for (idx, elt) in rx_list.iter_mut().enumerate() {
             let c0 = exprset.cost();
             match relevance.is_non_empty_limited(&mut exprset, *elt, limits.initial_lexer_fuel) {
                 Ok(true) => {}
                 Ok(false) => {
                     *elt = ExprRef::NO_MATCH;
                 }
-                Err(_) => {
-                    bail!(
-                        "fuel exhausted when checking relevance of lexemes ({})",
-                        fuel0
-                    );
-                }
+                Err(_) => bail!(TooComplexLexeme(LexemeIdx::new(idx))),
             }
             limits.initial_lexer_fuel = limits
                 .initial_lexer_fuel
@@ -669,6 +688,7 @@ impl RegexVec {
             num_ast_nodes,
             fuel: u64::MAX,
             max_states: usize::MAX,
+            too_complex: None,
         };
 
         assert!(r.lazy.len() == r.rx_list.len());
@@ -766,27 +786,32 @@ impl RegexVec {
         // let t0 = crate::Instant::now();
         // let mut state_size = 0;
 
+        // The fuel is for derivatives as well as for emptiness checks.
+        let outer_limit = self.exprs.cost_limit();
+        self.exprs
+            .set_cost_limit(outer_limit.min(c0.saturating_add(self.fuel)));
+
         for (idx, e) in iter_state(&self.rx_sets, state) {
             if cancellation.as_ref().is_some_and(|c| c.is_cancelled()) {
-                return StateID::DEAD;
+                break;
             }
             let d = self.deriv.derivative(&mut self.exprs, e, b);
             if cancellation.as_ref().is_some_and(|c| c.is_cancelled()) {
-                return StateID::DEAD;
+                break;
             }
 
-            let fuel = self.fuel.saturating_sub(self.exprs.cost() - c0);
             let non_empty = self
                 .relevance
-                .is_non_empty_limited(&mut self.exprs, d, fuel);
+                .is_non_empty_limited(&mut self.exprs, d, u64::MAX);
             if cancellation.as_ref().is_some_and(|c| c.is_cancelled()) {
-                return StateID::DEAD;
+                break;
             }
             let d = match non_empty {
                 Ok(true) => d,
                 Ok(false) => ExprRef::NO_MATCH,
                 Err(_) => {
-                    self.fuel = 0; // just in case
+                    self.fuel = 0;
+                    self.too_complex = Some(idx);
                     break;
                 }
             };
@@ -798,6 +823,8 @@ impl RegexVec {
                 Self::push_rx(&mut vec_desc, idx, d);
             }
         }
+
+        self.exprs.set_cost_limit(outer_limit);
 
         // Do not publish an incomplete transition or change shared error state.
         if cancellation.as_ref().is_some_and(|c| c.is_cancelled()) {

@@ -35,6 +35,9 @@ pub struct JsonCompileOptions {
     /// Allow printable Unicode escapes in strings and object keys without regex constraints.
     /// Paired surrogate escapes count as one character for string length limits.
     pub json_allow_general_unicode_escapes: bool,
+    /// Disallow additional properties of objects whose schema has `properties` and says nothing
+    /// of others. Schemas that apply to the same object are merged before.
+    pub close_objects: bool,
     #[serde(skip)]
     pub retriever: Option<RetrieveWrapper>,
 }
@@ -66,6 +69,9 @@ const UNICODE_SCALAR_ESCAPE_REGEX: &str = concat!(
     r"|[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 );
 
+/// Fuel of a single check whether any string fits.
+const EMPTINESS_FUEL: u64 = 20_000;
+
 struct Compiler {
     builder: GrammarBuilder,
     options: JsonCompileOptions,
@@ -94,6 +100,7 @@ impl Default for JsonCompileOptions {
             lenient: false,
             json_allowed_escapes: None,
             json_allow_general_unicode_escapes: false,
+            close_objects: false,
             retriever: None,
         }
     }
@@ -166,7 +173,8 @@ impl Compiler {
             .builder
             .add_grammar_with_skip(LLGuidanceOptions::default(), SkipSpec::once(skip))?;
 
-        let built = build_schema(schema, &self.options)?;
+        let cancellation = self.builder.cancellation();
+        let built = build_schema(schema, &self.options, cancellation)?;
         self.pattern_cache = built.pattern_cache;
 
         for w in built.warnings {
@@ -387,6 +395,7 @@ impl Compiler {
                 pattern_properties: IndexMap::new(),
                 min_properties: 0,
                 max_properties: None,
+                has_properties: false,
             })?,
         ];
         let inner = self.builder.select(&options);
@@ -400,6 +409,13 @@ impl Compiler {
         let mut items: Vec<(NodeRef, bool)> = vec![];
 
         let colon = self.key_separator()?;
+
+        let closed = Schema::false_schema();
+        let additional_properties = if self.options.close_objects && obj.may_be_closed() {
+            &closed
+        } else {
+            obj.additional_properties.schema_ref()
+        };
 
         let mut num_required = 0;
         let mut num_optional = 0;
@@ -454,11 +470,7 @@ impl Compiler {
             if min_properties <= 1
                 && max_properties.unwrap_or(1) == 1
                 && obj.pattern_properties.is_empty()
-                && obj
-                    .additional_properties
-                    .as_ref()
-                    .map(|s| s.is_unsat())
-                    .unwrap_or(false)
+                && additional_properties.is_unsat()
             {
                 let mut options: Vec<Vec<(NodeRef, bool)>> = vec![];
                 if max_properties == Some(1) {
@@ -561,7 +573,7 @@ impl Compiler {
             pattern_options.push(self.builder.join(&[name, colon, schema]));
         }
 
-        match self.gen_json(obj.additional_properties.schema_ref()) {
+        match self.gen_json(additional_properties) {
             Err(e) => {
                 if e.downcast_ref::<UnsatisfiableSchemaError>().is_none() {
                     // Propagate errors that aren't UnsatisfiableSchemaError
@@ -608,15 +620,15 @@ impl Compiler {
         Ok(self.builder.join(&[opener, inner, closer]))
     }
 
-    #[allow(clippy::type_complexity)]
-    fn ordered_sequence<'a>(
+    fn ordered_sequence(
         &mut self,
-        items: &'a [(NodeRef, bool)],
+        items: &[(NodeRef, bool)],
         prefixed: bool,
-        cache: &mut HashMap<(&'a [(NodeRef, bool)], bool), NodeRef>,
+        cache: &mut HashMap<(usize, bool), NodeRef>,
     ) -> Result<NodeRef> {
-        // Cache to reduce number of nodes from O(n^2) to O(n)
-        if let Some(node) = cache.get(&(items, prefixed)) {
+        // Cache to reduce number of nodes from O(n^2) to O(n).
+        // All items of a cache are suffixes of the same list, so their length tells which.
+        if let Some(node) = cache.get(&(items.len(), prefixed)) {
             return Ok(*node);
         }
         if items.is_empty() {
@@ -655,7 +667,7 @@ impl Compiler {
                 self.builder.select(&opts)
             }
         };
-        cache.insert((items, prefixed), node);
+        cache.insert((items.len(), prefixed), node);
         Ok(node)
     }
 
@@ -778,10 +790,14 @@ impl Compiler {
                 // eprintln!("positive:{} {}", positive, mk_rx_repr(&ast));
             }
 
+            let literal = required_literal(&ast).map(str::to_owned);
             if !positive {
                 // Check if the regex is empty
                 let mut builder = derivre::RegexBuilder::new();
+                self.pattern_cache.limit(builder.exprset_mut());
                 let expr = builder.mk(&ast)?;
+                let cost0 = builder.exprset().cost();
+                self.pattern_cache.charge(cost0);
                 // if regex is not positive, do the more expensive non-emptiness check
                 if !builder.exprset().is_positive(expr) {
                     // in JSB, 13 cases above 2000;
@@ -791,7 +807,13 @@ impl Compiler {
                     // "minLength": 6,
                     //
                     // (excluding two handwritten examples with minLength:10000)
-                    let mut regex = builder.to_regex_limited(expr, 10_000).map_err(|_| {
+                    let regex = builder.into_regex_limited(expr, EMPTINESS_FUEL);
+                    let cost = regex
+                        .as_ref()
+                        .map_or(EMPTINESS_FUEL, |rx| rx.cost() - cost0);
+                    self.pattern_cache.charge(cost);
+                    self.builder.check_limits()?;
+                    let mut regex = regex.map_err(|_| {
                         anyhow!(
                             "Unable to determine if regex is empty: {}",
                             mk_rx_repr(&ast)
@@ -805,6 +827,10 @@ impl Compiler {
                 }
             }
 
+            // A non-empty intersection with a literal is that literal.
+            if let Some(literal) = literal {
+                ast = RegexAst::Literal(literal);
+            }
             ast = self.json_quote(ast);
 
             Ok(ast)
@@ -1027,6 +1053,15 @@ fn signed_multiple_of_ast(coef: u32, exp: u32) -> RegexAst {
         RegexAst::Regex("-?".to_string()),
         RegexAst::MultipleOf(coef, exp),
     ])
+}
+
+/// A literal that everything the regex matches has to be.
+fn required_literal(ast: &RegexAst) -> Option<&str> {
+    match ast {
+        RegexAst::Literal(literal) => Some(literal),
+        RegexAst::And(asts) => asts.iter().find_map(required_literal),
+        _ => None,
+    }
 }
 
 fn always_non_empty(ast: &RegexAst) -> bool {

@@ -1,4 +1,4 @@
-use crate::{regex_to_lark, HashMap, JsonCompileOptions};
+use crate::{regex_to_lark, CancellationHandle, HashMap, JsonCompileOptions};
 use anyhow::{anyhow, bail, ensure, Result};
 use derivre::RegexAst;
 use indexmap::{IndexMap, IndexSet};
@@ -158,6 +158,23 @@ pub struct ObjectSchema {
     pub required: IndexSet<String>,
     pub min_properties: usize,
     pub max_properties: Option<usize>,
+    /// Some schema that was merged into this one has the keyword `properties`.
+    pub has_properties: bool,
+}
+
+impl ObjectSchema {
+    /// True if the schema lists the properties and says nothing of others,
+    /// so that it can be closed without becoming unsatisfiable.
+    pub fn may_be_closed(&self) -> bool {
+        self.has_properties
+            && self.additional_properties.is_none()
+            && self.pattern_properties.is_empty()
+            && self.min_properties <= self.properties.len()
+            && self
+                .required
+                .iter()
+                .all(|name| self.properties.contains_key(name))
+    }
 }
 
 pub trait OptSchemaExt {
@@ -287,26 +304,26 @@ impl Schema {
             (Schema::OneOf(options), schema1) => Schema::OneOf(
                 options
                     .into_iter()
-                    .map(|opt| opt.intersect(schema1.clone(), ctx, stack_level + 1))
+                    .map(|opt| opt.intersect(ctx.copy(&schema1)?, ctx, stack_level + 1))
                     .collect::<Result<Vec<_>>>()?,
             ),
 
             (schema0, Schema::OneOf(options)) => Schema::OneOf(
                 options
                     .into_iter()
-                    .map(|opt| schema0.clone().intersect(opt, ctx, stack_level + 1))
+                    .map(|opt| ctx.copy(&schema0)?.intersect(opt, ctx, stack_level + 1))
                     .collect::<Result<Vec<_>>>()?,
             ),
             (Schema::AnyOf(options), schema1) => Schema::AnyOf(
                 options
                     .into_iter()
-                    .map(|opt| opt.intersect(schema1.clone(), ctx, stack_level + 1))
+                    .map(|opt| opt.intersect(ctx.copy(&schema1)?, ctx, stack_level + 1))
                     .collect::<Result<Vec<_>>>()?,
             ),
             (schema0, Schema::AnyOf(options)) => Schema::AnyOf(
                 options
                     .into_iter()
-                    .map(|opt| schema0.clone().intersect(opt, ctx, stack_level + 1))
+                    .map(|opt| ctx.copy(&schema0)?.intersect(opt, ctx, stack_level + 1))
                     .collect::<Result<Vec<_>>>()?,
             ),
             (Schema::Null, Schema::Null) => Schema::Null,
@@ -401,6 +418,7 @@ impl Schema {
 
                 let min_properties = o1.min_properties.max(o2.min_properties);
                 let max_properties = opt_min(o1.max_properties, o2.max_properties);
+                let has_properties = o1.has_properties || o2.has_properties;
 
                 mk_object_schema(ObjectSchema {
                     properties,
@@ -409,6 +427,7 @@ impl Schema {
                     required,
                     min_properties,
                     max_properties,
+                    has_properties,
                 })
             }
 
@@ -418,7 +437,33 @@ impl Schema {
         Ok(merged.normalize(ctx))
     }
 
+    /// The number of nodes, those of regular expressions included.
+    pub(crate) fn size(&self) -> usize {
+        let all = |schemas: &[Schema]| schemas.iter().map(Schema::size).sum::<usize>();
+        let boxed = |schema: &Option<Box<Schema>>| schema.as_ref().map_or(0, |s| s.size());
+        1 + match self {
+            Schema::Any
+            | Schema::Unsatisfiable(_)
+            | Schema::Null
+            | Schema::Number(_)
+            | Schema::Boolean(_)
+            | Schema::Ref(_) => 0,
+            Schema::String(s) => s.regex.as_ref().map_or(0, regex_size),
+            Schema::Array(a) => all(&a.prefix_items) + boxed(&a.items),
+            Schema::Object(o) => {
+                let named = o.properties.values().chain(o.pattern_properties.values());
+                named.map(Schema::size).sum::<usize>()
+                    + boxed(&o.additional_properties)
+                    + o.required.len()
+            }
+            Schema::AnyOf(options) | Schema::OneOf(options) => all(options),
+        }
+    }
+
     fn is_verifiably_disjoint_from(&self, other: &Schema, ctx: &Context) -> bool {
+        if !ctx.may_compare() {
+            return false;
+        }
         match (self, other) {
             (Schema::Unsatisfiable(_), _) => true,
             (_, Schema::Unsatisfiable(_)) => true,
@@ -533,6 +578,19 @@ impl Schema {
     }
 }
 
+fn regex_size(ast: &RegexAst) -> usize {
+    let mut n = 0;
+    let mut todo = vec![ast];
+    while let Some(ast) = todo.pop() {
+        n += 1 + match ast {
+            RegexAst::Regex(s) | RegexAst::SearchRegex(s) | RegexAst::Literal(s) => s.len() / 32,
+            _ => 0,
+        };
+        todo.extend(ast.get_args());
+    }
+    n
+}
+
 #[derive(Clone)]
 pub struct SchemaBuilderOptions {
     pub max_size: usize,
@@ -550,7 +608,11 @@ impl Default for SchemaBuilderOptions {
     }
 }
 
-pub fn build_schema(contents: Value, options: &JsonCompileOptions) -> Result<BuiltSchema> {
+pub fn build_schema(
+    contents: Value,
+    options: &JsonCompileOptions,
+    cancellation: Option<CancellationHandle>,
+) -> Result<BuiltSchema> {
     if let Some(b) = contents.as_bool() {
         let s = if b {
             Schema::Any
@@ -561,7 +623,7 @@ pub fn build_schema(contents: Value, options: &JsonCompileOptions) -> Result<Bui
     }
 
     let pre_ctx = PreContext::new(contents, options.retriever.clone())?;
-    let mut ctx = Context::new(&pre_ctx)?;
+    let mut ctx = Context::new(&pre_ctx, cancellation)?;
 
     ctx.options.lenient = options.lenient;
 
@@ -794,7 +856,7 @@ fn intersect_ref(
 ) -> Result<Schema> {
     define_ref(ctx, ref_uri)?;
     let resolved_schema = ctx
-        .get_ref_cloned(ref_uri)
+        .get_ref_cloned(ref_uri)?
         // The ref might not have been defined if we're in a recursive loop and every ref in the loop
         // has a sibling key.
         // TODO: add an extra layer of indirection by defining a URI for the current location (e.g. by hashing the serialized sibling schema)
@@ -862,6 +924,7 @@ fn compile_const(instance: &Value) -> Result<Schema> {
                 required,
                 min_properties: 0,
                 max_properties: None,
+                has_properties: true,
             }))
         }
     }
@@ -1103,6 +1166,7 @@ fn compile_object(ctx: &Context, schema: &HashMap<&str, &Value>) -> Result<Schem
     let min_properties = get_usize(schema, "minProperties")?.unwrap_or(0);
     let max_properties = get_usize(schema, "maxProperties")?;
 
+    let has_properties = properties.is_some();
     let mut properties = compile_prop_map(ctx, "properties", properties)?;
     let pattern_properties = compile_prop_map(ctx, "patternProperties", pattern_properties)?;
     ctx.check_disjoint_pattern_properties(&pattern_properties.keys().collect::<Vec<_>>())?;
@@ -1157,6 +1221,7 @@ fn compile_object(ctx: &Context, schema: &HashMap<&str, &Value>) -> Result<Schem
         required,
         min_properties,
         max_properties,
+        has_properties,
     }))
 }
 

@@ -166,17 +166,17 @@ pub(crate) fn highlight_location(src: &str, line_no: usize, col_no: usize) -> St
 }
 
 impl Location {
-    pub fn augment(&self, err: impl Display) -> anyhow::Error {
-        let err = err.to_string();
-        if err.starts_with("at ") {
-            // don't add more location info
-            anyhow::anyhow!("{err}")
+    pub fn augment(&self, err: anyhow::Error) -> anyhow::Error {
+        let text = err.to_string();
+        if text.starts_with("at ") {
+            // don't add more location info; a new error would capture a backtrace at each level
+            err
         } else {
             anyhow::anyhow!(
                 "at {}({}): {}\n{}",
                 self.line,
                 self.column,
-                err,
+                text,
                 highlight_location(&self.src, self.line, self.column)
             )
         }

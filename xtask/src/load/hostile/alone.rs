@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-use super::attacks::{grammar_bombs, with_schema};
+use super::attacks::{REFUSED_AT_ONCE, grammar_bombs, with_schema};
 use super::{Stage, Told};
 use crate::load::client::joined;
 use crate::load::raw;
@@ -47,7 +47,8 @@ pub(super) fn terminated(contender: &Contender, setup: &Setup, _: u64) -> Result
     let bombs = grammar_bombs();
     let over = AtomicBool::new(false);
     let attack = |idx: usize| {
-        let body = with_schema(&model, &bombs[3 + idx % (bombs.len() - 3)]);
+        let body =
+            with_schema(&model, &bombs[REFUSED_AT_ONCE + idx % (bombs.len() - REFUSED_AT_ONCE)]);
         let mut told = Told::default();
         while !over.load(Ordering::Relaxed) {
             // A server that ends refuses connections and closes others.

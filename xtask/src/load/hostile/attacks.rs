@@ -116,6 +116,9 @@ fn structures(stage: &Stage) -> Result<Told> {
     stage.volley(CHATS, &bodies, false, &[400, 413])
 }
 
+/// The first grammars of [`grammar_bombs`], which are refused for what they would grow to.
+pub(super) const REFUSED_AT_ONCE: usize = 5;
+
 /// Grammars that are refused for what they would grow to, and some that are only found out while they
 /// are compiled.
 pub(super) fn grammar_bombs() -> Vec<Value> {
@@ -123,10 +126,19 @@ pub(super) fn grammar_bombs() -> Vec<Value> {
     let lengths = [2, 3, 5, 7, 11, 13, 17, 19, 23];
     let product: Vec<Value> =
         lengths.iter().map(|n| json!({"pattern": format!("^x(a{{{n}}})+y$")})).collect();
+    let names: Vec<String> = (0..20_000).map(|i| format!("p{i}")).collect();
+    // One derivative of their intersection is a product of all of them.
+    let patterns = |n: usize| -> Vec<Value> {
+        let pattern = |i| json!({"type": "string", "pattern": format!("(a|b)*a(a|b){{{i}}}")});
+        (0..n).map(pattern).collect()
+    };
     vec![
         json!({"type": "integer", "multipleOf": 99_999_989}),
         json!({"type": "integer", "allOf": [{"multipleOf": 9973}, {"multipleOf": 9967}]}),
         json!({"type": "object", "properties": optional}),
+        json!({"type": "object", "required": names}),
+        json!({"allOf": patterns(15)}),
+        json!({"allOf": patterns(10)}),
         json!({"type": "string", "allOf": product}),
         json!({"type": "string", "pattern": "^(.*a.{40}){40}$"}),
     ]

@@ -1,33 +1,24 @@
-//! Compiling within a budget: fuel for the lexer, a thread that nothing has to wait for, and a flag
-//! that gives it up between its parts.
-//!
-//! The library bounds its work by fuel, with one gap: the first transition of the lexer on each
-//! byte has none. It decides whether an expression can still match, and for a product of
-//! expressions or for the remainders of a number that is a search through all states. So these
-//! transitions are first made here, on a copy, with fuel.
+//! Compiling within a budget: fuel for what the library builds and searches, and a flag that
+//! gives it up wherever fuel is spent.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use llguidance::api::{GrammarInit, TopLevelGrammar};
+use llguidance::{CancellationHandle, Matcher, ParserFactory};
 
-use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
-use llguidance::earley::lexerspec::{LexemeIdx, LexerSpec};
-use llguidance::{Matcher, ParserFactory};
-
+use super::MAX_GRAMMAR_MEMORY;
 use super::error::message;
-use super::{MAX_GRAMMAR_MEMORY, MAX_LEXER_STATES};
 
 /// Cancels a compilation. Clones share the flag.
 #[derive(Debug, Clone, Default)]
-pub struct CompileHandle(Arc<AtomicBool>);
+pub struct CompileHandle(CancellationHandle);
 
 impl CompileHandle {
-    /// The compilation ends at the next place where it looks, with an error that nothing waits for.
+    /// The compilation ends within a millisecond or so of work, with an error that nothing waits for.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.cancel();
     }
 
     fn check(&self) -> Result<(), String> {
-        if self.0.load(Ordering::Relaxed) { Err("it was cancelled".to_owned()) } else { Ok(()) }
+        if self.0.is_cancelled() { Err("it was cancelled".to_owned()) } else { Ok(()) }
     }
 }
 
@@ -38,19 +29,14 @@ pub(super) fn compile(
     handle: &CompileHandle,
 ) -> Result<Matcher, String> {
     handle.check()?;
-    let limits = factory.limits();
+    let fail = |error| handle.check().err().unwrap_or_else(|| message(&error));
+    let limits = factory.limits().clone();
     let environment = Some(factory.tok_env().clone());
     let init = GrammarInit::Serialized(grammar);
     let (grammar, lexer) =
-        init.to_internal(environment, limits.clone()).map_err(|error| message(&error))?;
-    handle.check()?;
-    // The parser adds lexemes of its own after those of the grammar.
-    let mut all = lexer.clone();
-    all.add_extra_lexemes(&factory.extra_lexemes());
-    first_transitions(&all, limits, handle)?;
+        init.to_internal_cancellable(environment, limits, Some(&handle.0)).map_err(fail)?;
     let parser = factory.create_parser_from_init_default(GrammarInit::Internal(grammar, lexer));
-    let parser = parser.map_err(|error| message(&error))?;
-    handle.check()?;
+    let parser = parser.map_err(fail)?;
     let n_bytes = parser.parser.lexer_stats().num_bytes;
     if n_bytes > MAX_GRAMMAR_MEMORY {
         return Err(format!(
@@ -64,48 +50,4 @@ pub(super) fn compile(
         Some(problem) => Err(message(&problem)),
         None => Ok(matcher),
     }
-}
-
-/// Makes the transitions from the beginning of all lexemes, or finds the lexeme with which they cost
-/// too much.
-fn first_transitions(
-    lexer: &LexerSpec,
-    limits: &ParserLimits,
-    handle: &CompileHandle,
-) -> Result<(), String> {
-    let n_lexemes = lexer.lexemes.len();
-    if within_fuel(lexer, n_lexemes, limits, handle)? {
-        return Ok(());
-    }
-    let (mut within, mut over) = (0, n_lexemes);
-    while over - within > 1 {
-        let middle = within.midpoint(over);
-        if within_fuel(lexer, middle, limits, handle)? { within = middle } else { over = middle }
-    }
-    let expression = lexer.lexeme_def_to_string(LexemeIdx::new(within));
-    Err(format!("it is too complex to compile because of {expression}"))
-}
-
-/// Whether the first `n` lexemes can be begun with the fuel of a compilation.
-fn within_fuel(
-    lexer: &LexerSpec,
-    n: usize,
-    limits: &ParserLimits,
-    handle: &CompileHandle,
-) -> Result<bool, String> {
-    let mut lexer = lexer.clone();
-    lexer.lexemes.truncate(n);
-    // Its only error is that the fuel is used up.
-    let Ok(mut states) = lexer.to_regex_vec(&mut limits.clone()) else { return Ok(false) };
-    states.set_fuel(limits.initial_lexer_fuel);
-    states.set_max_states(MAX_LEXER_STATES);
-    let start = states.initial_state(&lexer.all_lexemes());
-    for byte in 0..=u8::MAX {
-        handle.check()?;
-        if states.has_error() {
-            return Ok(false);
-        }
-        states.transition(start, byte);
-    }
-    Ok(!states.has_error())
 }

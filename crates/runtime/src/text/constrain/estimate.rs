@@ -11,14 +11,20 @@ use std::collections::{BTreeMap, HashSet};
 use serde_json::{Map, Value};
 
 use super::schema::{fail, push_segment};
-use super::{Error, MAX_DIVISOR, MAX_OPTIONAL, MAX_ROW_ITEMS};
+use super::{Error, MAX_DIVISOR, MAX_OPTIONAL, MAX_REQUIRED, MAX_ROW_ITEMS};
 
 /// The maximum number of decimals of a `multipleOf`: the library counts them in 32 bits.
 const MAX_DECIMALS: u32 = 8;
 /// Parser items of a property that may come next.
 const ITEMS_PER_PROPERTY: usize = 4;
-/// Places and alternatives that are visited, some of them once for each way to them.
+/// Places and alternatives that are visited, some of them once for each way to them, and the names of properties there, a few of
+/// which count as one.
 const MAX_LOOKED: usize = 200_000;
+/// Names of properties that count as a place.
+const NAMES_PER_PLACE: usize = 16;
+/// The maximum number of expressions that apply to one string: the lexer follows all of them at
+/// once, and their states multiply.
+const MAX_PATTERNS: usize = 10;
 
 /// Alternatives within alternatives, through references too.
 const MAX_DEPTH: usize = 200;
@@ -183,6 +189,7 @@ impl<'a> Estimator<'a> {
         };
         let mut divisor = Divisor::NONE;
         let mut alternatives: Vec<Divisor> = Vec::new();
+        let mut n_patterns = 0;
         for members in all.iter().filter_map(|schema| schema.as_object()) {
             names.extend(keys(members, "properties"));
             required.extend(
@@ -193,6 +200,7 @@ impl<'a> Estimator<'a> {
                     .flatten()
                     .filter_map(Value::as_str),
             );
+            n_patterns += usize::from(members.contains_key("pattern"));
             if let Some(number) = members.get("multipleOf").and_then(Value::as_f64) {
                 divisor = divisor.with(Divisor::read(number).ok_or_else(|| {
                     let problem = format!(
@@ -229,6 +237,21 @@ impl<'a> Estimator<'a> {
         if n_values.len() > 1 {
             n_values.iter().for_each(|&n| multiply(n, n));
         }
+        if n_patterns > MAX_PATTERNS {
+            let problem = format!(
+                "{n_patterns} expressions apply to one string, at most {MAX_PATTERNS} are supported"
+            );
+            return Err(fail(at, problem));
+        }
+        let n_required = required.len();
+        if n_required > MAX_REQUIRED {
+            let problem = format!(
+                "{n_required} required properties are too many: at most {MAX_REQUIRED} per object \
+                 are supported"
+            );
+            return Err(fail(&format!("{at}/required"), problem));
+        }
+        self.n_looked += (names.len() + n_required) / NAMES_PER_PLACE;
         let n_optional = names.difference(&required).count();
         if n_optional > MAX_OPTIONAL {
             let problem = format!(
@@ -314,6 +337,12 @@ mod tests {
             json!({"anyOf": options})
         };
         check(&any(500, "a"), Ok(()));
+        let patterns = vec![json!({"pattern": "a"}); 11];
+        check(&json!({"allOf": patterns[1..]}), Ok(()));
+        check(&json!({"items": {"allOf": patterns}}), Err("at /items: 11 expressions apply"));
+        let names: Vec<String> = (0..=MAX_REQUIRED).map(|i| i.to_string()).collect();
+        check(&json!({"required": names[1..]}), Ok(()));
+        check(&json!({"required": names}), Err("at /required: 5001 required properties"));
         check(&json!({"allOf": [any(20, "a"), any(20, "b")]}), Ok(()));
         check(&json!({"allOf": [any(101, "a"), any(101, "b")]}), Err(": its alternatives"));
         let nested = json!({"items": {"allOf": [

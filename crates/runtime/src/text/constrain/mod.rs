@@ -64,6 +64,8 @@ pub const MAX_NESTING: usize = 100;
 pub const MAX_REFS: usize = 1000;
 /// The maximum number of properties of an object in a JSON schema that may be left out.
 pub const MAX_OPTIONAL: usize = 500;
+/// The maximum number of properties of an object in a JSON schema that are required.
+pub const MAX_REQUIRED: usize = 5000;
 /// The largest `multipleOf` in a JSON schema without its decimal point, and the largest least
 /// common multiple of those that apply to one number: the lexer has a state for each remainder.
 pub const MAX_DIVISOR: u64 = 10_000;

@@ -31,14 +31,17 @@ fn numbers_with_large_divisors_are_refused_by_place() {
     constrainer.compile(&schema(bounded)).unwrap();
 }
 
-#[test]
-fn expressions_that_are_searched_for_long_end_with_their_name() {
-    let constrainer = constrainer();
-    // Whether a text can follow is known when all lengths up to the product have been tried.
+/// A grammar of which it is known whether a text can follow when all lengths up to a product have been
+/// tried.
+fn slow() -> Grammar {
     let lengths = [2, 3, 5, 7, 11, 13, 17, 19, 23];
     let all: Vec<String> = lengths.iter().map(|n| format!("/x(a{{{n}}})+y/")).collect();
-    let text = format!("start: \"a\" SLOW\nSLOW: {}\n", all.join(" & "));
-    let error = constrainer.compile(&lark(&text)).unwrap_err().to_string();
+    lark(&format!("start: \"a\" SLOW\nSLOW: {}\n", all.join(" & ")))
+}
+
+#[test]
+fn expressions_that_are_searched_for_long_end_with_their_name() {
+    let error = constrainer().compile(&slow()).unwrap_err().to_string();
     assert!(
         error.contains("too complex to compile because of") && error.contains("{23, 23}"),
         "{error}"
@@ -47,13 +50,31 @@ fn expressions_that_are_searched_for_long_end_with_their_name() {
 
 #[test]
 fn a_compilation_can_be_given_up() {
-    let (sender, receiver) = std::sync::mpsc::channel();
-    let handle = CompileHandle::default();
-    handle.cancel();
-    let done = move |compiled: Result<_, Error>| sender.send(compiled.map(drop)).unwrap();
-    constrainer().start(Grammar::JsonObject, &handle, done).unwrap();
-    let error = receiver.recv().unwrap().unwrap_err().to_string();
+    let constrainer = constrainer();
+    let start = |grammar: Grammar, handle: &CompileHandle| {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let done = move |compiled: Result<_, Error>| sender.send(compiled.map(drop)).unwrap();
+        constrainer.start(grammar, handle, done).unwrap();
+        receiver
+    };
+    let before = CompileHandle::default();
+    before.cancel();
+    let error = start(Grammar::JsonObject, &before).recv().unwrap().unwrap_err().to_string();
     assert_eq!(error, "JSON object: it was cancelled");
+    let during = CompileHandle::default();
+    let running = start(slow(), &during);
+    during.cancel();
+    let error = running.recv().unwrap().unwrap_err().to_string();
+    assert_eq!(error, "Lark grammar: it was cancelled");
+    // A grammar that was compiled no longer listens.
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let after = CompileHandle::default();
+    let done = move |compiled: Result<Constraint, Error>| sender.send(compiled).unwrap();
+    constrainer.start(Grammar::Regex("(a|b)+".to_owned()), &after, done).unwrap();
+    let mut constraint = receiver.recv().unwrap().unwrap();
+    after.cancel();
+    constraint.accept(u32::from(b'a')).unwrap();
+    assert!(constraint.compute_mask().unwrap().allows(u32::from(b'b')));
 }
 
 #[test]

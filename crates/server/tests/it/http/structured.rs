@@ -92,6 +92,40 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
     }
 }
 
+#[test]
+fn hostile_grammars_leave_room_for_others() {
+    let server = TestServer::start();
+    let patterns = |n: usize| -> Vec<Value> {
+        (0..n)
+            .map(|i| json!({"type": "string", "pattern": format!("(a|b)*a(a|b){{{i}}}")}))
+            .collect()
+    };
+    let names: Vec<String> = (0..20_000).map(|i| format!("n{i}")).collect();
+    let doubling: String = (0..40).map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1)).collect();
+    let growing: String = (0..3000).map(|i| format!("T{i}: \"(\" T{} \")\"\n", i + 1)).collect();
+    let hostile = [
+        (json!({"guided_json": {"allOf": patterns(15)}}), 400),
+        (json!({"guided_json": {"properties": {"a": {"items": {"allOf": patterns(10)}}}}}), 400),
+        (json!({"guided_json": {"type": "object", "required": names}}), 400),
+        (json!({"guided_grammar": format!("start: T0\n{doubling}T40: \"a\"")}), 400),
+        (json!({"guided_grammar": format!("start: T0\n{growing}T3000: \"a\"")}), 200),
+    ];
+    // More at a time than there are places for compilations.
+    std::thread::scope(|scope| {
+        for (more, want) in hostile.iter().flat_map(|one| [one; 4]) {
+            let server = &server;
+            scope.spawn(move || {
+                let answer = server.post(CHAT, &ask(more));
+                assert_eq!(answer.status, *want, "{more:.100}: {}", answer.body);
+            });
+        }
+    });
+    let answer = server.ok(CHAT, &ask(&json!({"max_tokens": 5})));
+    assert!(answer["choices"][0]["message"]["content"].is_string(), "{answer}");
+    let answer = server.ok(CHAT, &ask(&json!({"guided_json": schema()})));
+    check(answer["choices"][0]["message"]["content"].as_str().expect("content"));
+}
+
 /// A custom tool with a Lark grammar.
 fn custom(grammar: &str) -> Value {
     let grammar = json!({"syntax": "lark", "definition": grammar});

@@ -2,6 +2,8 @@ use anyhow::Result;
 use serde_json::Value;
 use std::{cell::RefCell, rc::Rc, sync::Arc};
 
+use crate::CancellationHandle;
+
 use super::{
     super::{schema::SchemaBuilderOptions, shared_context::SharedContext, RetrieveWrapper},
     Draft, ResourceRef,
@@ -42,11 +44,14 @@ impl PreContext {
 }
 
 impl<'a> Context<'a> {
-    pub fn new(pre_context: &'a PreContext) -> Result<Self> {
+    pub fn new(
+        pre_context: &'a PreContext,
+        cancellation: Option<CancellationHandle>,
+    ) -> Result<Self> {
         let ctx = Context {
             root_doc: Arc::clone(&pre_context.root_doc),
             draft: pre_context.draft,
-            shared: Rc::new(RefCell::new(SharedContext::new())),
+            shared: Rc::new(RefCell::new(SharedContext::new(cancellation))),
             options: SchemaBuilderOptions::default(),
             _marker: std::marker::PhantomData,
         };
