@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::Arithmetic;
 use realizar_runtime::checkpoint::Checkpoint;
-use realizar_runtime::constrain::{Constrainer, Constraint, Grammar};
+use realizar_runtime::constrain::{AdditionalProperties, Constrainer, Constraint, Grammar};
 use realizar_runtime::device;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::{ChatTemplate, Message, RenderOptions};
@@ -120,10 +120,17 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes every answer follow the grammar, or none.
-    pub(crate) fn set_grammar(&mut self, grammar: Option<&Grammar>) -> Result<()> {
+    /// Makes every answer follow the grammar, or none. `objects` says what its schemas mean.
+    pub(crate) fn set_grammar(
+        &mut self,
+        grammar: Option<&Grammar>,
+        objects: AdditionalProperties,
+    ) -> Result<()> {
         self.constraint = match grammar {
-            Some(grammar) => Some(Constrainer::new(self.model.tokenizer()?)?.compile(grammar)?),
+            Some(grammar) => {
+                let constrainer = Constrainer::new(self.model.tokenizer()?)?;
+                Some(constrainer.additional_properties(objects).compile(grammar)?)
+            }
             None => None,
         };
         Ok(())

@@ -4,10 +4,29 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::Args;
-use realizar_runtime::constrain::Grammar;
+use clap::{Args, ValueEnum};
+use realizar_runtime::constrain::{AdditionalProperties, Grammar};
 
 use crate::ui;
+
+/// What schemas that say nothing of properties beyond theirs mean.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnlistedProperties {
+    /// An object with `properties` has no others
+    #[default]
+    Close,
+    /// It may have others, as JSON Schema has it
+    Allow,
+}
+
+impl From<UnlistedProperties> for AdditionalProperties {
+    fn from(value: UnlistedProperties) -> Self {
+        match value {
+            UnlistedProperties::Close => Self::Closed,
+            UnlistedProperties::Allow => Self::Allowed,
+        }
+    }
+}
 
 /// At most one grammar.
 #[derive(Debug, Clone, Args)]

@@ -19,7 +19,7 @@ use realizar_runtime::device::{DeviceList, DeviceOptions};
 use realizar_runtime::rope::RopeStretch;
 use realizar_runtime::{Error, PackedCache};
 
-use crate::grammar::GrammarArgs;
+use crate::grammar::{GrammarArgs, UnlistedProperties};
 use crate::source::Sources;
 use crate::source::cache::Cache;
 use crate::ui::{self, Color};
@@ -238,6 +238,10 @@ pub(crate) struct GenerateArgs {
     pub(crate) logit_bias: Vec<(u32, f32)>,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
+    /// Whether an object may have properties beyond those of its schema, which says nothing of them
+    #[arg(long, value_name = "WHETHER", value_enum, default_value_t)]
+    #[arg(help_heading = "Structured output")]
+    pub(crate) additional_properties: UnlistedProperties,
 }
 
 impl GenerateArgs {

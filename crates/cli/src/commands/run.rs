@@ -88,7 +88,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<ExitCode> {
     if let Some(file) = &args.prompt_cache {
         engine.restore(file)?;
     }
-    engine.set_grammar(grammar.as_ref())?;
+    engine.set_grammar(grammar.as_ref(), args.generate.additional_properties.into())?;
     let load = start.elapsed();
 
     let prompt_ids = if args.raw {

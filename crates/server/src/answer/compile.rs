@@ -7,7 +7,9 @@
 use crate::error::ApiError;
 use crate::http::work::blocking;
 use crate::registry::ModelLease;
-use realizar_runtime::constrain::{CompileHandle, Constraint, Error, Grammar, MAX_COMPILE_TIME};
+use realizar_runtime::constrain::{
+    AdditionalProperties, CompileHandle, Constraint, Error, Grammar, MAX_COMPILE_TIME,
+};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -18,14 +20,19 @@ const WAITING: usize = 64;
 
 static QUEUE: Queue = Queue::new(COMPILERS, WAITING);
 
-/// Compiles a grammar for a model; `param` is the parameter that asks for it.
+/// Compiles a grammar for a model; `param` is the parameter that asks for it. What a request says of additional properties comes before
+/// what the server does.
 pub(crate) async fn compile(
     model: &ModelLease,
     grammar: Grammar,
+    additional_properties: Option<AdditionalProperties>,
     param: &'static str,
 ) -> Result<Constraint, ApiError> {
     let leased = model.clone();
-    let constrainer = blocking(move || leased.constrainer().cloned()).await?;
+    let mut constrainer = blocking(move || leased.constrainer().cloned()).await?;
+    if let Some(objects) = additional_properties {
+        constrainer = constrainer.additional_properties(objects);
+    }
     let given_up = GiveUp(CompileHandle::default());
     let handle = given_up.0.clone();
     let compiled = QUEUE.run(move |done| constrainer.start(grammar, &handle, done)).await?;

@@ -12,6 +12,7 @@ mod rows;
 pub(crate) use logged::Logged;
 pub use rows::ROWS;
 
+use realizar_runtime::constrain::UNENFORCED_FORMATS;
 use serde_json::{Map, Value};
 
 /// An API whose requests have rows.
@@ -175,6 +176,17 @@ pub fn document() -> String {
             text.push_str(&format!("| `{}` | {values} | {} |\n", row.field, row.reason));
         }
     }
+    text.push_str(
+        "\n## JSON schemas\n\nOf structured output and of tools, in every API. Nothing is logged.\n\n\
+         | keyword | values | why |\n|---|---|---|\n\
+         | `uniqueItems` | any | No grammar describes which items are different. |\n",
+    );
+    let formats: Vec<String> =
+        UNENFORCED_FORMATS.iter().map(|format| format!("`{format}`")).collect();
+    text.push_str(&format!(
+        "| `format` | {} | It says how a string is used, or no grammar describes it. Other unknown formats are refused. |\n",
+        formats.join(", ")
+    ));
     text
 }
 

@@ -6,7 +6,7 @@ use crate::chat::tools::ToolFormat;
 use crate::error::ApiError;
 use crate::ids;
 use crate::registry::slots::Slots;
-use realizar_runtime::constrain::Constrainer;
+use realizar_runtime::constrain::{AdditionalProperties, Constrainer};
 use realizar_runtime::engine::Engine;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::template::ChatTemplate;
@@ -28,6 +28,8 @@ pub struct ServedModel {
     pub tool_format: Option<ToolFormat>,
     /// The format of its reasoning; where there is none, the one that its template shows.
     pub reasoning_format: Option<ReasoningFormat>,
+    /// What schemas that say nothing of properties beyond theirs mean.
+    pub additional_properties: AdditionalProperties,
     /// The sampling of a request that asks for nothing else.
     pub sampling: SamplingParams,
     /// When it was loaded, in seconds since 1970.
@@ -60,6 +62,7 @@ impl ServedModel {
             template: None,
             tool_format: None,
             reasoning_format: None,
+            additional_properties: AdditionalProperties::default(),
             sampling,
             created: ids::unix_seconds(),
             chat: [OnceLock::new(), OnceLock::new()],
@@ -117,9 +120,10 @@ impl ServedModel {
 
     /// What compiles grammars for it. The first call arranges the vocabulary.
     pub(crate) fn constrainer(&self) -> Result<&Constrainer, ApiError> {
-        let made = self
-            .constrainer
-            .get_or_init(|| Constrainer::new(self.tokenizer()).map_err(|error| error.to_string()));
+        let made = self.constrainer.get_or_init(|| {
+            let made = Constrainer::new(self.tokenizer()).map_err(|error| error.to_string())?;
+            Ok(made.additional_properties(self.additional_properties))
+        });
         made.as_ref().map_err(|error| ApiError::internal(error.clone()))
     }
 }

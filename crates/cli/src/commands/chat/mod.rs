@@ -146,7 +146,8 @@ impl Chat<'_> {
         if model.name == self.args.model {
             engine.set_template(&self.args.template)?;
         }
-        engine.set_grammar(self.grammar.as_ref())?;
+        engine
+            .set_grammar(self.grammar.as_ref(), self.args.generate.additional_properties.into())?;
         // A model without a template is reported before the first question is typed.
         let mut messages = self.conversation.all();
         if messages.last().is_none_or(|message| message.role != "user") {
@@ -324,7 +325,8 @@ impl Chat<'_> {
             },
             Setting::Json(is_json) => {
                 let grammar = is_json.then_some(Grammar::JsonObject);
-                engine.set_grammar(grammar.as_ref())?;
+                let objects = self.args.generate.additional_properties.into();
+                engine.set_grammar(grammar.as_ref(), objects)?;
                 self.grammar = grammar;
                 format!("answers are {}", if is_json { "JSON objects" } else { "text" })
             }

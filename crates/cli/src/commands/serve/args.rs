@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use realizar_server::{IpNet, KeepAlive, ReasoningFormat, ToolFormat};
 
+use crate::grammar::UnlistedProperties;
 use crate::options::{
     DraftHeadArg, LoadArgs, SamplingArgs, host, memory_size, port, positive, whole,
 };
@@ -195,6 +196,10 @@ pub(crate) struct Args {
     /// openai_gptoss, …
     #[arg(long, value_name = "NAME")]
     pub(super) reasoning_parser: Option<ReasoningFormat>,
+    /// Whether an object may have properties beyond those of its schema, which says nothing of
+    /// them
+    #[arg(long, value_name = "WHETHER", value_enum, default_value_t)]
+    pub(super) additional_properties: UnlistedProperties,
     /// Accepted for compatibility with llama-server: metrics are always served at /metrics
     #[arg(long, hide = true)]
     pub(super) metrics: bool,

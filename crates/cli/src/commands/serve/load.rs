@@ -126,6 +126,7 @@ impl Loader {
         served.template = template;
         served.tool_format = args.tool_parser;
         served.reasoning_format = args.reasoning_parser;
+        served.additional_properties = args.additional_properties.into();
         served.sampling = args.sampling.over(&served.sampling);
         Ok(served)
     }

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::lark::{self, comment, literal, quoted, word};
-use super::{Error, Grammar, check_size, gbnf, regex, spelling};
+use super::{AdditionalProperties, Error, Grammar, check_size, gbnf, regex, spelling};
 
 /// How a text is spelled where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,7 +95,8 @@ impl Grammar {
         match self {
             Self::Lark(text) => {
                 check_size(lark::WHAT, text)?;
-                lark::prepare(text)?;
+                // Schemas are refused here.
+                lark::prepare(text, AdditionalProperties::Closed)?;
                 let reader = Reader::new(text, spelling);
                 reader.read()?.write(prefix)
             }

@@ -7,7 +7,7 @@
 
 use serde_json::Value;
 
-use super::{Error, regex, schema};
+use super::{AdditionalProperties, Error, regex, schema};
 
 pub(super) const WHAT: &str = "Lark grammar";
 
@@ -24,7 +24,7 @@ pub(super) fn literal(text: &str) -> String {
 }
 
 /// The grammar with its JSON schemas checked and prepared.
-pub(super) fn prepare(text: &str) -> Result<String, Error> {
+pub(super) fn prepare(text: &str, objects: AdditionalProperties) -> Result<String, Error> {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
     while let Some(first) = text[at..].chars().next() {
@@ -58,7 +58,7 @@ pub(super) fn prepare(text: &str) -> Result<String, Error> {
                             Err(problem) => return fail(problem),
                         };
                         out.push(' ');
-                        match schema::prepare(&value) {
+                        match schema::prepare(&value, objects) {
                             Ok(schema) => out.push_str(&schema.to_string()),
                             Err(error) => return fail(error.to_string()),
                         }
@@ -144,6 +144,10 @@ fn json_value(rest: &str) -> Result<(Value, usize), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn prepare(text: &str) -> Result<String, Error> {
+        super::prepare(text, AdditionalProperties::Closed)
+    }
 
     #[test]
     fn literals_read_back() {

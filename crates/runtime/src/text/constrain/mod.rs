@@ -30,10 +30,13 @@ mod compile;
 mod embed;
 mod error;
 mod estimate;
+mod formats;
 mod gbnf;
 mod lark;
 mod reasoning;
+mod references;
 mod regex;
+mod rewrite;
 mod schema;
 mod spelling;
 mod state;
@@ -53,6 +56,7 @@ pub use embed::{Definitions, Spelling};
 pub use error::Error;
 use error::message;
 pub use reasoning::Reasoning;
+pub use schema::UNENFORCED_FORMATS;
 use state::Tokens;
 pub use state::{Constraint, TokenMask};
 
@@ -106,9 +110,10 @@ pub enum Grammar {
     /// JSON that is valid by this schema.
     ///
     /// A keyword that is not supported is an error that names it: `not`, `if`, `contains`,
-    /// `uniqueItems`, `propertyNames` other than any, the `unevaluated` and `dependent` families,
+    /// `propertyNames` other than any or a list, the `unevaluated` and `dependent` families,
     /// more than [`MAX_OPTIONAL`] properties of an object that may be left out, `oneOf` whose
-    /// members may overlap, references outside the schema.
+    /// members may overlap, references outside the schema. `uniqueItems` is not enforced.
+    /// [`AdditionalProperties`] says which objects may have properties that are not listed.
     JsonSchema(serde_json::Value),
     /// A text that matches this expression as a whole, in the syntax of the `regex` crate.
     /// Look-around and word boundaries are not supported.
@@ -128,6 +133,20 @@ pub enum Grammar {
     Choice(Vec<String>),
 }
 
+/// Whether an object may have properties that its schema does not list, where the schema says
+/// nothing of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AdditionalProperties {
+    /// Not if it has `properties`, as models otherwise go on inventing names. `allOf`, references
+    /// and the schemas beside them are merged before. An object stays open where a
+    /// `patternProperties` applies to it, or a `required` name that is no property, or a
+    /// `minProperties` that is more than its properties.
+    #[default]
+    Closed,
+    /// It may, as JSON Schema has it.
+    Allowed,
+}
+
 /// Compiles grammars for one tokenizer. Clones share its tables.
 ///
 /// Grammars may come from anyone, so they are bounded: [`MAX_GRAMMAR_BYTES`] of text,
@@ -141,6 +160,7 @@ pub enum Grammar {
 pub struct Constrainer {
     factory: Arc<ParserFactory>,
     tokens: Arc<Tokens>,
+    objects: AdditionalProperties,
 }
 
 impl Constrainer {
@@ -164,7 +184,14 @@ impl Constrainer {
         };
         let tokens =
             Tokens { vocab_size: tokenizer.vocab_size(), eos_ids: tokenizer.eos_ids().to_vec() };
-        Ok(Self { factory: Arc::new(factory), tokens: Arc::new(tokens) })
+        let objects = AdditionalProperties::default();
+        Ok(Self { factory: Arc::new(factory), tokens: Arc::new(tokens), objects })
+    }
+
+    /// The same, with another meaning of schemas that say nothing of properties beyond theirs.
+    #[must_use]
+    pub fn additional_properties(self, objects: AdditionalProperties) -> Self {
+        Self { objects, ..self }
     }
 
     /// The state at the beginning of an answer. Keep it and clone it for each answer.
@@ -219,7 +246,7 @@ impl Constrainer {
     }
 
     fn compile_here(&self, grammar: &Grammar, handle: &CompileHandle) -> Result<Constraint, Error> {
-        let (what, translated) = translate(grammar)?;
+        let (what, translated) = translate(grammar, self.objects)?;
         let fail = |problem| Error::Grammar { what, at: String::new(), problem };
         let matcher = compile::compile(&self.factory, translated, handle).map_err(fail)?;
         let mut constraint = Constraint::new(matcher, Arc::clone(&self.tokens));
@@ -240,14 +267,17 @@ impl std::fmt::Debug for Constrainer {
 }
 
 /// What people call the kind of grammar, and the grammar as the library takes it.
-fn translate(grammar: &Grammar) -> Result<(&'static str, TopLevelGrammar), Error> {
+fn translate(
+    grammar: &Grammar,
+    objects: AdditionalProperties,
+) -> Result<(&'static str, TopLevelGrammar), Error> {
     Ok(match grammar {
         Grammar::JsonObject => {
             let any = serde_json::json!({"type": "object"});
-            ("JSON object", TopLevelGrammar::from_json_schema(schema::prepare(&any)?))
+            ("JSON object", TopLevelGrammar::from_json_schema(schema::prepare(&any, objects)?))
         }
         Grammar::JsonSchema(value) => {
-            (schema::WHAT, TopLevelGrammar::from_json_schema(schema::prepare(value)?))
+            (schema::WHAT, TopLevelGrammar::from_json_schema(schema::prepare(value, objects)?))
         }
         Grammar::Regex(expression) => {
             check_size(regex::WHAT, expression)?;
@@ -255,7 +285,7 @@ fn translate(grammar: &Grammar) -> Result<(&'static str, TopLevelGrammar), Error
         }
         Grammar::Lark(text) => {
             check_size(lark::WHAT, text)?;
-            (lark::WHAT, TopLevelGrammar::from_lark(lark::prepare(text)?))
+            (lark::WHAT, TopLevelGrammar::from_lark(lark::prepare(text, objects)?))
         }
         Grammar::Gbnf(text) => {
             check_size(gbnf::WHAT, text)?;

@@ -14,6 +14,7 @@ use std::ops::ControlFlow;
 mod budget;
 mod reasoning;
 mod refused;
+mod schemas;
 
 /// Tokens of the vocabulary beyond the bytes: text of several bytes, some of it twice.
 const WORDS: &[&str] = &[
@@ -209,7 +210,8 @@ fn random_answers_are_json_that_is_valid() {
         ),
         (
             // Members beyond those listed must not be able to spell a listed one again.
-            json!({"properties": {"a": {"type": "integer"}}, "required": ["a"], "type": "object"}),
+            json!({"properties": {"a": {"type": "integer"}}, "required": ["a"], "type": "object",
+                   "additionalProperties": true}),
             |value| value["a"].as_f64().is_some_and(|a| a.fract() == 0.0),
         ),
         (
@@ -308,7 +310,8 @@ fn json_texts_that_a_schema_takes_or_refuses() {
         check_texts(&Grammar::JsonSchema(schema), right, wrong);
     };
     check(
-        json!({"properties": {"a": {"type": "integer"}}, "type": "object"}),
+        json!({"properties": {"a": {"type": "integer"}}, "type": "object",
+               "additionalProperties": true}),
         &["{}", "{\"a\": 1}", "{\"a\":1,\"b\":\"x\"}", "{\n  \"a\": 1\n}", "{\"\\\"\": 1}"],
         &[
             "[]",
@@ -420,7 +423,8 @@ fn lark_texts_and_schemas_inside() {
         &lark(
             r#"
             start: "<f>" call "</f>"
-            call: %json {"type": "object", "properties": {"a": {"type": "null"}}}
+            call: %json {"type": "object", "properties": {"a": {"type": "null"}},
+                         "additionalProperties": true}
             "#,
         ),
         &["<f>{\"a\":null}</f>", "<f>{\"b\":1}</f>"],

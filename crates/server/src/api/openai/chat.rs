@@ -355,11 +355,13 @@ fn form(
     let calls = call_grammar(side.tools, tools, content, template, model.tokenizer());
     let calls = calls.map_err(|error| ApiError::invalid("tools", error.to_string()))?;
     let call_format = calls.as_ref().map(|(format, _)| *format);
+    let additional_properties = grammar.as_ref().and_then(|wanted| wanted.additional_properties);
     let forced = match calls {
         Some((format, calls)) => Some(Wanted {
             // An answer by the request's own grammar may come in the place of calls.
             param: grammar.filter(|_| !tools.must_call()).map_or("tools", |wanted| wanted.param),
             grammar: calls,
+            additional_properties,
             begins_message: format == ToolFormat::Harmony,
         }),
         None => grammar,

@@ -16,8 +16,7 @@ use serde::{Deserialize, Serialize};
 pub(crate) struct Fields {
     model: Option<String>,
     input: Option<Prompts>,
-    #[serde(default)]
-    encoding_format: Format,
+    encoding_format: Option<Format>,
     dimensions: Option<usize>,
     priority: Option<i32>,
     truncate_prompt_tokens: Option<i64>,
@@ -89,7 +88,7 @@ pub(crate) async fn create(
     let item = |(index, values)| Item {
         object: "embedding",
         index,
-        embedding: Embedding::new(values, fields.encoding_format),
+        embedding: Embedding::new(values, fields.encoding_format.unwrap_or_default()),
     };
     let data = vectors.into_iter().enumerate().map(item).collect();
     Ok(Json(Body { object: "list", data, model: model.name.clone(), usage }))

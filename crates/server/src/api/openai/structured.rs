@@ -8,7 +8,7 @@ use crate::chat::tools::harmony::before_a_call;
 use crate::error::ApiError;
 use crate::http::work::blocking;
 use crate::registry::ModelLease;
-use realizar_runtime::constrain::{Constraint, Grammar};
+use realizar_runtime::constrain::{AdditionalProperties, Constraint, Grammar};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -50,6 +50,7 @@ pub(crate) struct StructuredOutputs {
     choice: Option<Vec<String>>,
     grammar: Option<String>,
     json_object: Option<bool>,
+    disable_additional_properties: Option<bool>,
 }
 
 /// A grammar, and the parameter that asks for it.
@@ -57,6 +58,8 @@ pub(crate) struct StructuredOutputs {
 pub(crate) struct Wanted {
     pub(crate) param: &'static str,
     pub(crate) grammar: Grammar,
+    /// In place of what the server says.
+    pub(crate) additional_properties: Option<AdditionalProperties>,
     /// It begins where a message in channels does, with its head.
     pub(crate) begins_message: bool,
 }
@@ -93,6 +96,11 @@ impl GrammarFields {
             }
         };
         let outputs = self.structured_outputs.unwrap_or_default();
+        let additional_properties =
+            outputs.disable_additional_properties.map(|disabled| match disabled {
+                true => AdditionalProperties::Closed,
+                false => AdditionalProperties::Allowed,
+            });
         let text = |param, text: Option<String>| {
             text.filter(|text| !text.is_empty()).map(|text| (param, grammar(text)))
         };
@@ -116,7 +124,9 @@ impl GrammarFields {
         let mut wanted = all.into_iter().flatten();
         let Some((param, grammar)) = wanted.next() else { return Ok(None) };
         match wanted.next() {
-            None => Ok(Some(Wanted { param, grammar, begins_message: false })),
+            None => {
+                Ok(Some(Wanted { param, grammar, additional_properties, begins_message: false }))
+            }
             Some((other, _)) => {
                 let message = format!("`{other}` and `{param}` are mutually exclusive");
                 Err(ApiError::invalid(other, message))
@@ -128,8 +138,8 @@ impl GrammarFields {
 impl Wanted {
     /// Compiles the grammar for a model.
     pub(crate) async fn compile(self, model: &ModelLease) -> Result<Constraint, ApiError> {
-        let Self { param, grammar, .. } = self;
-        compile(model, grammar, param).await
+        let Self { param, grammar, additional_properties, .. } = self;
+        compile(model, grammar, additional_properties, param).await
     }
 }
 
@@ -192,6 +202,15 @@ mod tests {
         let gbnf = r#"root ::= "a""#;
         let wanted = Grammar::Gbnf(gbnf.to_owned());
         check(json!({"grammar": gbnf}), Ok(Some(("grammar", wanted))));
+        for (disabled, want) in
+            [(true, AdditionalProperties::Closed), (false, AdditionalProperties::Allowed)]
+        {
+            let outputs = json!({"json": object, "disable_additional_properties": disabled});
+            let fields = json!({"structured_outputs": outputs});
+            let fields: GrammarFields = serde_json::from_value(fields).expect("fields");
+            let wanted = fields.read().expect("a grammar").expect("a grammar");
+            assert_eq!(wanted.additional_properties, Some(want));
+        }
         let lark = r#"start: "a""#;
         let wanted = Grammar::Lark(lark.to_owned());
         check(json!({"guided_grammar": lark}), Ok(Some(("guided_grammar", wanted))));

@@ -358,8 +358,13 @@ impl Function {
             None => json!({"type": "object", "properties": {}}),
             Some(parameters) => {
                 let kind = Fields::of(parameters, fields.path(schema))?;
-                kind.only("type", &[json!("object")])?;
-                parameters.clone()
+                kind.only("type", &[json!("object"), json!(["object"])])?;
+                let mut parameters = parameters.clone();
+                // As templates expect it.
+                if let Some(name) = parameters.get_mut("type") {
+                    *name = json!("object");
+                }
+                parameters
             }
         };
         let description = fields.str("description")?.map(str::to_owned);
@@ -550,6 +555,10 @@ mod tests {
         let bare = read(&json!({"tools": [tool("f")]})).unwrap().functions.remove(0);
         assert_eq!(*bare.parameters(), json!({"type": "object", "properties": {}}));
         assert!(!bare.strict);
+        // As some generators of schemas write it; templates ask for the name itself.
+        let listed = json!({"type": "function", "function": {"name": "f", "parameters": {"type": ["object"]}}});
+        let listed = read(&json!({"tools": [listed]})).unwrap().functions.remove(0);
+        assert_eq!(*listed.parameters(), json!({"type": "object"}));
         let strict = json!({"type": "function", "function": {"name": "f", "strict": true}});
         let strict = read(&json!({"tools": [strict]})).unwrap();
         assert!(strict.functions[0].strict);

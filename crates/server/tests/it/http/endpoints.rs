@@ -112,6 +112,8 @@ fn texts_become_vectors() {
     }
     let short = server.ok(path, &json!({"input": "abc", "model": "vectors", "dimensions": 2}));
     assert_eq!(vector(&short, 0).len(), 2);
+    let plain = server.ok(path, &json!({"input": "abc", "encoding_format": null}));
+    assert_eq!(vector(&plain, 0), first);
     let text = server.ok(path, &json!({"input": "abc", "encoding_format": "base64"}));
     let text = text["data"][0]["embedding"].as_str().expect("base64").len();
     assert_eq!(text, (first.len() * 4).div_ceil(3) * 4);

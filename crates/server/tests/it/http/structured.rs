@@ -93,6 +93,29 @@ fn a_grammar_that_cannot_be_followed_is_refused_with_its_place() {
 }
 
 #[test]
+fn a_request_says_whether_objects_have_other_properties() {
+    let server = TestServer::start();
+    let object = json!({"type": "object", "properties": {"a": {"type": "null"}}});
+    let answer = |outputs: Value| {
+        let body = ask(&json!({"structured_outputs": outputs, "max_tokens": 300}));
+        server.ok(CHAT, &body)["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("text")
+            .to_owned()
+    };
+    let closed = |text: &str| {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
+        value.as_object().expect("an object").keys().all(|name| name == "a")
+    };
+    let by_default = answer(json!({"json": object}));
+    assert!(closed(&by_default), "{by_default}");
+    let disabled = answer(json!({"json": object, "disable_additional_properties": true}));
+    assert_eq!(disabled, by_default);
+    let allowed = answer(json!({"json": object, "disable_additional_properties": false}));
+    assert_ne!(allowed, by_default);
+}
+
+#[test]
 fn hostile_grammars_leave_room_for_others() {
     let server = TestServer::start();
     let patterns = |n: usize| -> Vec<Value> {
