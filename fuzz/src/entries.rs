@@ -5,6 +5,9 @@
 pub const ENTRIES: &[(&str, &str, &str)] = &[
     ("formats/src/gguf/mod.rs", "open", "gguf"),
     ("formats/src/gguf/mod.rs", "from_bytes", "gguf"),
+    ("formats/src/regular.rs", "open_regular", "gguf"),
+    ("formats/src/regular.rs", "read_regular", "config"),
+    ("formats/src/regular.rs", "read_regular_text", "tokenizer"),
     ("formats/src/safetensors/mod.rs", "open", "config"),
     ("formats/src/safetensors/mod.rs", "from_bytes", "safetensors"),
     ("runtime/src/architectures/config.rs", "from_gguf", "packed"),
