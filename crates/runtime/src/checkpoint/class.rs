@@ -159,7 +159,7 @@ mod tests {
         check("rms_norm_eps", "null", Some("a number"));
         check("use_cache", "1", Some("true or false"));
         check("eos_token_id", "[1, 2]", None);
-        check("eos_token_id", "[1, null]", Some("a whole number, a list of whole numbers or null"));
+        check("eos_token_id", "[1,null]", Some("a whole number, a list of whole numbers or null"));
         check("rope_parameters", "[]", Some("an object or null"));
         check("made_up", "null", None);
     }
