@@ -17,6 +17,7 @@ use serde_json::Value;
 use crate::lavapipe::{self, Width};
 use crate::parity::Totals;
 use crate::shell;
+use crate::tidy::VENDORED;
 
 /// The programs, a folder each, named as the crate without `realizar-`.
 const PROGRAMS: &str = "fixtures/packages";
@@ -35,6 +36,8 @@ struct Package {
     name: String,
     version: String,
     is_library: bool,
+    /// Whether others wrote it, so that it has no program here and its own way of describing itself.
+    is_vendored: bool,
 }
 
 /// Packs, unpacks, builds, runs.
@@ -55,7 +58,8 @@ pub(crate) fn run() -> Result<Totals> {
     let folder = target.join("packages");
     for package in &packages {
         let stem = format!("{}-{}", package.name, package.version);
-        unpack(&target.join(format!("package/{stem}.crate")), &folder.join(&package.name), &stem)
+        let packed = target.join(format!("package/{stem}.crate"));
+        unpack(&packed, &folder.join(&package.name), &stem, package.is_vendored)
             .with_context(|| format!("package {stem}"))?;
     }
     let manifest = write_workspace(&folder, &programs, &packages, &metadata)?;
@@ -89,7 +93,8 @@ pub(crate) fn run() -> Result<Totals> {
 impl Package {
     /// The name of the program that uses it, for a library.
     fn program(&self) -> Option<String> {
-        let name = self.is_library.then(|| self.name.strip_prefix("realizar-"))?;
+        let has_program = self.is_library && !self.is_vendored;
+        let name = has_program.then(|| self.name.strip_prefix("realizar-"))?;
         name.map(str::to_owned)
     }
 }
@@ -103,7 +108,11 @@ fn packages(metadata: &Value) -> Vec<Package> {
         let targets = package["targets"].as_array().into_iter().flatten();
         let mut kinds = targets.filter_map(|target| target["kind"].as_array()).flatten();
         let is_library = kinds.any(|kind| kind == "lib");
-        Package { name: text(&package["name"]), version: text(&package["version"]), is_library }
+        let folder = Path::new(package["manifest_path"].as_str().unwrap_or_default()).parent();
+        let is_vendored =
+            folder.and_then(Path::parent).is_some_and(|path| path.ends_with(VENDORED));
+        let (name, version) = (text(&package["name"]), text(&package["version"]));
+        Package { name, version, is_library, is_vendored }
     };
     published.map(read).collect()
 }
@@ -169,12 +178,15 @@ fn warnings(printed: &str) -> Vec<&str> {
 
 /// Unpacks a package and checks that it has what a package needs. Files that exist already and have not
 /// changed are left alone, so that cargo does not build them again.
-fn unpack(package: &Path, to: &Path, stem: &str) -> Result<()> {
+fn unpack(package: &Path, to: &Path, stem: &str, is_vendored: bool) -> Result<()> {
     let len = fs::metadata(package)?.len();
     ensure!(len <= MAX_LEN, "it is of {len} bytes; crates.io takes {MAX_LEN}");
     let fresh = tempfile::tempdir()?;
     shell::check(shell::command("tar").arg("-xzf").arg(package).arg("-C").arg(fresh.path()))?;
     let fresh = fresh.path().join(stem);
+    if is_vendored {
+        return replace(&fresh, to);
+    }
     for file in FILES {
         ensure!(fresh.join(file).is_file(), "{file} is missing");
     }
@@ -305,14 +317,16 @@ mod tests {
     fn published_crates_are_found() {
         let metadata = serde_json::json!({"packages": [
             {"name": "realizar", "version": "1.2.3", "publish": null, "targets": [{"kind": ["bin"]}]},
+            {"name": "realizar-other", "version": "1.2.3", "publish": null,
+             "manifest_path": "/a/vendor/other/Cargo.toml", "targets": [{"kind": ["lib"]}]},
             {"name": "realizar-quant", "version": "1.2.3", "publish": null,
-             "targets": [{"kind": ["lib"]}, {"kind": ["example"]}]},
+             "manifest_path": "/a/crates/quant/Cargo.toml", "targets": [{"kind": ["lib"]}, {"kind": ["example"]}]},
             {"name": "xtask", "version": "0.0.0", "publish": [], "targets": [{"kind": ["lib"]}]},
         ]});
         let found = packages(&metadata);
         let names: Vec<_> = found.iter().map(|p| (p.name.as_str(), p.program())).collect();
         let quant = ("realizar-quant", Some("quant".to_owned()));
-        assert_eq!(names, [("realizar", None), quant]);
+        assert_eq!(names, [("realizar", None), ("realizar-other", None), quant]);
     }
 
     #[test]

@@ -91,8 +91,6 @@ impl Matcher {
                     .and_then(|()| {
                         panic_utils::catch_unwind(std::panic::AssertUnwindSafe(|| f(inner)))
                     });
-                #[cfg(test)]
-                crate::cancellation::checkpoint("publication");
                 if self
                     .1
                     .as_ref()

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::Finding;
+use super::{Finding, VENDORED};
 
 /// The maximum number of bytes a committed fixture may have.
 const MAX_FIXTURE_BYTES: usize = 300 * 1024;
@@ -35,6 +35,9 @@ pub(super) fn check(root: &Path, metadata: &Value) -> Vec<Finding> {
         let name = package["name"].as_str().unwrap_or_default();
         let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
         let folder = manifest.parent().unwrap_or(root);
+        if folder.parent().is_some_and(|parent| parent.ends_with(VENDORED)) {
+            continue;
+        }
         findings.extend(
             missing(package, name, folder).into_iter().map(|m| Finding::new(Path::new(name), 0, m)),
         );

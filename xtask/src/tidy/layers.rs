@@ -8,6 +8,8 @@ use super::Finding;
 
 /// Layers from the bottom up; crates of one layer do not know one another.
 const LAYERS: &[&[&str]] = &[
+    &["realizar-derivre"],
+    &["realizar-llguidance"],
     &["realizar-quant"],
     &["realizar-formats"],
     &["realizar-kernels-cpu", "realizar-kernels-cuda", "realizar-kernels-wgpu"],

@@ -22,7 +22,7 @@ mod text;
 mod walked;
 
 /// The folder of vendored crates, each in a folder of its own.
-const VENDORED: &str = "vendor";
+pub(crate) const VENDORED: &str = "vendor";
 
 /// One broken rule.
 #[derive(Debug, PartialEq, Eq)]

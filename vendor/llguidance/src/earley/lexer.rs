@@ -153,14 +153,7 @@ impl Lexer {
         first_byte: Option<u8>,
         cancellation: &Option<crate::CancellationHandle>,
     ) -> StateID {
-        first_byte.map_or(s, |b| {
-            #[cfg(all(test, feature = "lark"))]
-            crate::cancellation::IN_START_TRANSITION.with(|flag| flag.set(true));
-            let state = self.dfa.transition_with_cancellation(s, b, cancellation);
-            #[cfg(all(test, feature = "lark"))]
-            crate::cancellation::IN_START_TRANSITION.with(|flag| flag.set(false));
-            state
-        })
+        first_byte.map_or(s, |b| self.dfa.transition_with_cancellation(s, b, cancellation))
     }
 
     pub fn a_dead_state(&self) -> StateID {

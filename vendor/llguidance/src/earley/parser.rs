@@ -1513,8 +1513,6 @@ impl ParserState {
                 }
 
                 let (ok, bt) = s.try_push_byte_definitive(Some(b));
-                #[cfg(test)]
-                crate::cancellation::checkpoint("forced");
                 assert!(bt == 0);
                 if !ok {
                     // shouldn't happen?
@@ -1869,8 +1867,6 @@ impl ParserState {
             }
             self.scratch
                 .just_add_idx(self.scratch.items[i], i, "skip_lexeme");
-            #[cfg(test)]
-            crate::cancellation::checkpoint("skip");
         }
 
         let (mut grammar_id, max_token_ptr) = self.maybe_pop_grammar_stack(lexeme.idx);
@@ -2106,8 +2102,6 @@ impl ParserState {
                             self.scratch.add_unique(item.advance_dot(), i, "complete");
                         }
                         self.count_comparisons(comparisons);
-                        #[cfg(test)]
-                        crate::cancellation::checkpoint("agenda");
                     }
                 }
             } else {
@@ -2167,8 +2161,6 @@ impl ParserState {
                             }
                             let new_item = Item::new(*rule, curr_idx);
                             self.scratch.add_unique(new_item, item_idx, "predict");
-                            #[cfg(test)]
-                            crate::cancellation::checkpoint("agenda");
                         }
                     }
                 }
@@ -2572,8 +2564,6 @@ impl ParserState {
                     trace_here,
                     &self.cancellation,
                 );
-                #[cfg(test)]
-                crate::cancellation::checkpoint("hidden");
                 if self.is_cancelled() {
                     self.lexer_stack.truncate(restore_from);
                     self.lexer_stack.extend(removed_states);
@@ -2603,8 +2593,6 @@ impl ParserState {
                             byte: None,
                             ..no_hidden
                         });
-                        #[cfg(test)]
-                        crate::cancellation::checkpoint("hidden_recursive");
                         let r = self.advance_parser(second_lexeme);
                         // println!("hidden bytes lexeme: {:?} -> {r}", second_lexeme);
                         if r {
@@ -2920,8 +2908,6 @@ impl Recognizer for ParserRecognizer<'_> {
         }
 
         let r = self.state.advance_lexer_or_parser(res, curr);
-        #[cfg(test)]
-        crate::cancellation::checkpoint("trie");
 
         if ITEM_TRACE && !r {
             self.state.trace_byte_stack.pop();

@@ -816,8 +816,6 @@ impl RegexVec {
                 }
             };
 
-            #[cfg(test)]
-            crate::cancellation::checkpoint("lexer");
             // state_size += 1;
             if d != ExprRef::NO_MATCH {
                 Self::push_rx(&mut vec_desc, idx, d);

@@ -89,8 +89,6 @@ impl TokenizerSlice {
         let res = rec
             .check_subsume(lexer_state, self.idx, budget)
             .unwrap_or(false);
-        #[cfg(test)]
-        crate::cancellation::checkpoint("slice");
         if false {
             println!("slice{} {}", self.idx, res);
         }
