@@ -8,9 +8,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value, json};
 
 use super::references::{DATA, References, is_plain};
-use super::schema::{
-    COPIES, NO_NULL, UNENFORCED_FORMATS, WHAT, fail, is_any_name, measure, names_of,
-};
+use super::schema::{COPIES, NO_NULL, UNENFORCED_FORMATS, WHAT, is_any_name, measure, names_of};
 use super::{Error, MAX_GRAMMAR_BYTES, formats};
 
 /// The largest bound of a number that the library follows: the largest 64-bit float below 2^63.
@@ -86,7 +84,7 @@ impl<'a> Rewriter<'a> {
                     Value::Object(named.collect::<Result<_, Error>>()?)
                 }
                 ("$ref", Value::String(reference)) if !is_plain(reference) => {
-                    Value::from(self.copy(reference)?)
+                    self.copy(reference)?.map_or_else(|| value.clone(), Value::from)
                 }
                 ("minimum" | "exclusiveMinimum", Value::Number(_)) => {
                     bound(value, true).map_or_else(|| value.clone(), Value::from)
@@ -144,17 +142,17 @@ impl<'a> Rewriter<'a> {
         Ok(())
     }
 
-    /// A reference to the copy of the target of one that the library does not know.
-    fn copy(&mut self, reference: &'a str) -> Result<String, Error> {
+    /// A reference to the copy of the target of one that the library does not know. One that leads
+    /// nowhere is where no schema is used: those that are were checked.
+    fn copy(&mut self, reference: &'a str) -> Result<Option<String>, Error> {
+        let Ok(target) = self.references.resolve(reference) else { return Ok(None) };
         let next = self.copied.len();
         let n = *self.copied.entry(reference).or_insert(next);
         if n == next {
-            let target = self.references.resolve(reference);
-            let target = target.map_err(|problem| fail("", problem))?.schema;
-            self.count(target)?;
-            self.pending.push((target, n));
+            self.count(target.schema)?;
+            self.pending.push((target.schema, n));
         }
-        Ok(format!("#/{COPIES}/{n}"))
+        Ok(Some(format!("#/{COPIES}/{n}")))
     }
 
     /// Adds up what is copied, which may be as much as a schema may have.
@@ -247,6 +245,8 @@ mod tests {
             "2": {"$anchor": "named", "items": {"$ref": "#/$defs/e"}},
         });
         assert_eq!(rewritten[COPIES], copies);
+        let unused = json!({"$defs": {"a": {"$ref": "b.json#/c"}, "d": {"$ref": "#/~0"}}});
+        check(&unused, &unused);
         // Copies of one another's parts do not add up to more than a schema may have.
         let big = json!({"enum": vec!["abcdefgh"; 2_000]});
         let parts: Map<String, Value> = (0..20).map(|i| (format!("/{i}"), big.clone())).collect();
