@@ -132,7 +132,7 @@ pub(crate) fn is_temporary(name: &OsStr, of: Option<&OsStr>) -> bool {
 /// Whether no process has the lock of a temporary file.
 pub(crate) fn is_abandoned(path: &Path) -> bool {
     let is_file = fs::symlink_metadata(path).is_ok_and(|info| info.is_file());
-    is_file && File::open(path).is_ok_and(|file| file.try_lock().is_ok())
+    is_file && open_regular(path).is_ok_and(|file| file.try_lock().is_ok())
 }
 
 /// Creates a file of at most this mode; an error where one is, or a link.
