@@ -9,7 +9,7 @@ use realizar_runtime::constrain::{AdditionalProperties, Grammar};
 
 use crate::ui;
 
-/// What schemas that say nothing of properties beyond theirs mean.
+/// The meaning of schemas that list properties and say nothing of others.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum UnlistedProperties {
     /// An object with `properties` has no others

@@ -138,7 +138,7 @@ impl Styled {
         self.0.strip_suffix("\x1b[0m").unwrap_or(&self.0).ends_with('\n')
     }
 
-    /// What is written.
+    /// The text to write.
     pub(crate) fn as_str(&self) -> &str {
         &self.0
     }
@@ -151,7 +151,7 @@ pub(crate) struct Out<W: Write> {
     to: W,
     is_terminal: bool,
     signs: Signs,
-    begun: Vec<u8>, // a character of which the last bytes are missing
+    begun: Vec<u8>, // an incomplete character
 }
 
 impl<W: Write> Out<W> {
@@ -174,7 +174,7 @@ impl<W: Write> Out<W> {
         self.styled(&Styled::of_formatter(&String::from_utf8_lossy(bytes)))
     }
 
-    /// Writes what waits for more text, of which there is none.
+    /// Writes an incomplete character that nothing follows.
     fn end_text(&mut self) -> io::Result<()> {
         let begun = std::mem::take(&mut self.begun);
         let mut rest = self.signs.of(&String::from_utf8_lossy(&begun));

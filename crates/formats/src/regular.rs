@@ -24,7 +24,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The bytes of a regular file, of which there may be `limit`.
+/// The bytes of a regular file, at most `limit`.
 ///
 /// # Errors
 /// As [`open_regular`]; or if the file is larger, or cannot be read.
@@ -44,7 +44,7 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     if bytes.len() > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
 }
 
-/// The text of a regular file, of which there may be `limit` bytes.
+/// The text of a regular file of at most `limit` bytes.
 ///
 /// # Errors
 /// As [`read_regular`]; or if the file is not UTF-8.

@@ -17,8 +17,8 @@ use std::sync::Mutex;
 /// scores, as some models have, make the most of rounding.
 const TOLERANCE: f64 = 3e-4;
 
-/// Keys of which transformers fails at values that mean something: it asks Mixtral's settings for the width of heads, which
-/// its class leaves null.
+/// Keys and values that transformers fails at and that run here: it asks Mixtral's settings for the width of heads,
+/// which its class leaves null.
 const TAKEN: [(&str, &str, &str); 4] = [
     ("mixtral", "rope_parameters", "dynamic"),
     ("mixtral", "rope_parameters", "yarn"),
@@ -109,7 +109,7 @@ fn mutated(config: &Map<String, Value>, key: &str, value: &Value) -> Map<String,
     config
 }
 
-/// What came of the rows of a family.
+/// The outcomes of a family's rows.
 #[derive(Default)]
 struct Found {
     equal: usize,
@@ -120,7 +120,7 @@ struct Found {
     wrong: Vec<String>,
 }
 
-/// What an error says, without the file and the value that the row has anyway.
+/// The text of an error, without the file and the value, which the row has.
 fn reason(error: &str) -> String {
     let text = error.split_once("config.json: ").map_or(error, |(_, text)| text);
     let text = text.split_once("model.safetensors: ").map_or(text, |(_, text)| text);

@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a call took.
+/// The costs of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Work {
     pub(crate) nanoseconds: u64,

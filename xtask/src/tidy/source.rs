@@ -133,7 +133,7 @@ fn streams(file: &Path, text: &str, code: &str) -> Vec<Finding> {
     only_in(WRITES_TO_TERMINALS, file, text, code, is_stream, "a standard stream is used")
 }
 
-/// What comes with a model is opened in one place, which opens nothing but regular files.
+/// Files of a model are opened in one place, which opens nothing but regular files.
 fn opened(file: &Path, text: &str, code: &str) -> Vec<Finding> {
     if READS_OTHERS.iter().any(|other| file == Path::new(other)) {
         return Vec::new();

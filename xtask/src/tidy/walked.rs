@@ -18,7 +18,7 @@ const DEVICES: &str = "crates/runtime/src/backend";
 /// How the names of functions begin that make something of text.
 const VERBS: &[&str] =
     &["parse", "compile", "render", "encode", "decode", "tokenize", "open", "restore", "read"];
-/// What such a function makes a value from.
+/// Sources that such a function makes a value from.
 const SOURCES: &[&str] = &["bytes", "json", "text", "gguf", "hf", "str", "dir", "file"];
 
 /// The lists of what is walked.

@@ -1,4 +1,4 @@
-//! What a server may make this program wait for and keep: times, requests of its own, the lists of its tools, lines of its
+//! Limits on the time and memory that a server may take: times, requests of its own, the lists of its tools, lines of its
 //! log.
 
 use std::future::Future;
@@ -119,7 +119,7 @@ impl<T: Transport<RoleClient>> Transport<RoleClient> for Bounded<T> {
     }
 }
 
-/// Calls `tell` for each line of a log, of which [`MAX_LOG_LINE`] bytes are kept, until it ends.
+/// Calls `tell` with the first [`MAX_LOG_LINE`] bytes of each line of a log, until it ends.
 pub(super) async fn lines(log: impl AsyncRead + Unpin, mut tell: impl FnMut(&str)) {
     let mut log = BufReader::new(log);
     let mut line = Vec::new();

@@ -238,7 +238,7 @@ impl Cache {
         Ok(bytes)
     }
 
-    /// What processes that were killed left behind while they packed weights.
+    /// Files that killed processes left while they packed weights.
     fn abandoned(&self) -> Result<Vec<PathBuf>> {
         let mut dirs: Vec<_> = self.keys()?.iter().map(|key| self.model_dir(key)).collect();
         dirs.push(self.packed_dir());
@@ -252,7 +252,7 @@ impl Cache {
 
     /// What the cache takes on the disk.
     pub(crate) fn usage(&self) -> Result<Usage> {
-        // What is unfinished belongs to no model.
+        // Unfinished files belong to no model.
         let mut unfinished = size_of_tree(&self.root.join("staging"))?;
         let abandoned = self.abandoned()?;
         let mut size_of = |dir: &Path| {
@@ -611,7 +611,7 @@ mod tests {
         assert_eq!(usage.models, [("m".to_owned(), 5 + of_manifest)]);
         assert_eq!((usage.unfinished, usage.packed), (7, 0));
 
-        // What is left of packing weights, and what is being packed.
+        // Leftovers of packing weights, and a file that is being packed.
         let beside = entry.path.with_file_name("m.gguf.packed.77.0.tmp");
         fs::write(&beside, b"12").expect("write");
         create_dir(&cache.packed_dir()).expect("create");

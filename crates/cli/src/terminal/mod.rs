@@ -178,7 +178,7 @@ impl Drawn {
         out
     }
 
-    /// What was held back.
+    /// The text held back.
     fn finish(&mut self) -> Styled {
         let mut out = self.pen.push(self.signs.rest());
         out.push(&self.pen.finish());

@@ -64,7 +64,7 @@ impl Terminal {
         self.screen.write_all(format!("{line}\r").as_bytes()).expect("typed");
     }
 
-    /// All output, of which nothing but signs comes from [`HOSTILE`].
+    /// All output; it has nothing but signs of [`HOSTILE`].
     fn finish(mut self, want_success: bool) -> String {
         while self.read() {}
         let status = self.child.wait().expect("the binary ends");

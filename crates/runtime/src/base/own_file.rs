@@ -6,7 +6,7 @@
 //! system has no such modes, nothing is checked.
 //!
 //! A file is written under a temporary name of its own, `NAME.PROCESS.NUMBER.tmp`, which is locked meanwhile. So several
-//! processes may write one file, of which the last one stays, and a temporary file without a lock is what a process
+//! processes may write one file, and the last one stays, and a temporary file without a lock is what a process
 //! left behind that was killed.
 
 use std::ffi::OsStr;

@@ -1,5 +1,5 @@
-//! What a key of config.json means that is absent, null or present: as the class of the model's type in transformers
-//! has it.
+//! The meaning of a key of config.json that is absent, null or present: that of the class of the model's type in
+//! transformers.
 //!
 //! A key that is absent has the class's default. Null is a value like any other: the class takes it or not, and what
 //! it makes of it is the architecture's to read. A value of another type than the class takes is an error, for keys

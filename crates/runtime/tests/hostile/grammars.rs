@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::PEAK;
 
-/// What the thread of a compilation may take of a processor.
+/// The processor time that the thread of a compilation may take.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// What it may hold at a time.
+/// The memory that it may hold.
 const MEMORY_LIMIT: usize = 256 << 20;
 
 /// How many random grammars are compiled.
@@ -59,7 +59,7 @@ fn processor_time() -> Option<Duration> {
     Some(Duration::from_nanos(stat.split(' ').next()?.parse().ok()?))
 }
 
-/// What a compilation took, and its error if it had one.
+/// The costs of a compilation, and its error if it had one.
 struct Outcome {
     time: Option<Duration>,
     bytes: usize,

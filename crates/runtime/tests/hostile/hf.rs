@@ -321,7 +321,7 @@ fn nothing_but_regular_files_is_read() {
         }
     }
     assert_eq!(table.check("whole", &dir), None);
-    // What is too large is not read either; the files are sparse.
+    // Files that are too large are not read either; these are sparse.
     for (name, len) in [("config.json", 8 << 20), ("tokenizer.json", 64 << 20)] {
         write_hf(&dir, &config, &tokenizer_json());
         fs::File::options()

@@ -28,7 +28,7 @@ pub struct ServedModel {
     pub tool_format: Option<ToolFormat>,
     /// The format of its reasoning; where there is none, the one that its template shows.
     pub reasoning_format: Option<ReasoningFormat>,
-    /// What schemas that say nothing of properties beyond theirs mean.
+    /// The meaning of schemas that list properties and say nothing of others.
     pub additional_properties: AdditionalProperties,
     /// The sampling of a request that asks for nothing else.
     pub sampling: SamplingParams,

@@ -121,7 +121,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
     if let Some(dir) = args.models_dir.as_ref().filter(|_| all.is_empty()) {
         anyhow::bail!("{}: no model in this directory", dir.display());
     }
-    // What has been pulled gets its aliases where it is listed.
+    // Pulled models get their aliases where they are listed.
     if !offers_pulled(args) {
         let specs = all.iter_mut().map(|configured| &mut configured.spec);
         if let Some(alias) = add_aliases(specs, other_aliases).first() {

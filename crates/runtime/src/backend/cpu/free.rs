@@ -32,7 +32,7 @@ pub(super) fn available_bytes() -> Option<usize> {
     Some(of_machine.min(of_groups(Path::new(ROOT), &groups).unwrap_or(usize::MAX)))
 }
 
-/// What the groups of a process, and every group above them, leave of their limits. `None` without a limit.
+/// The memory that the groups of a process, and every group above them, leave below their limits. `None` without a limit.
 fn of_groups(root: &Path, groups: &str) -> Option<usize> {
     let of_line = |line: &str| {
         let (_, rest) = line.split_once(':')?;

@@ -17,7 +17,7 @@ pub(super) struct References<'a> {
     anchors: HashMap<&'a str, Vec<Target<'a>>>,
 }
 
-/// What a reference leads to.
+/// The target of a reference.
 #[derive(Clone)]
 pub(super) struct Target<'a> {
     pub(super) schema: &'a Value,
@@ -61,7 +61,7 @@ impl<'a> References<'a> {
         }
     }
 
-    /// What a reference leads to, or why it leads nowhere.
+    /// The target of a reference, or why there is none.
     pub(super) fn resolve(&self, reference: &str) -> Result<Target<'a>, String> {
         let Some(fragment) = reference.strip_prefix('#') else {
             return Err(format!("`{reference}` leads outside the schema: only `#…` can be read"));

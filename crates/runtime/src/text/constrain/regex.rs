@@ -35,7 +35,7 @@ pub(super) fn check(expression: &str) -> Result<(), String> {
     if ["(?P<stop>", "(?<stop>"].iter().any(|group| expression.contains(group)) {
         return Err(format!("`{expression}` has a group named `stop`, which is reserved"));
     }
-    // What cannot be parsed is refused by the library, which says why.
+    // The library refuses an expression that it cannot parse, and says why.
     let n_classes = Parser::new().parse(expression).map_or(0, |ast| {
         let Ok(n) = ast::visit(&ast, Classes(0));
         n

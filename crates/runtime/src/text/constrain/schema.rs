@@ -70,7 +70,7 @@ pub const UNENFORCED_FORMATS: &[&str] = &[
     "json-string",
 ];
 
-/// Keywords of which `null` is no value, as some generators write it where they have none.
+/// Keywords that have no value `null`; some generators write it for a missing one.
 pub(super) const NO_NULL: &[&str] = &[
     "required",
     "properties",

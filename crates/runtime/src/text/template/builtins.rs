@@ -262,7 +262,7 @@ fn printf(
     Value::from_function(filters::format).call(state, &values)
 }
 
-/// What gives its items in turn.
+/// An object that gives its items in turn.
 #[derive(Debug)]
 struct Cycler {
     items: Vec<Value>,

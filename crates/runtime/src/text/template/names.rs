@@ -6,7 +6,7 @@
 
 use super::scan::{Kind, Symbol};
 
-/// What a name stands for.
+/// The kind of a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Use {
     Filter,

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-/// Post-processors of a sequence, each of which goes over a text.
+/// Post-processors of a sequence; each one goes over a text.
 const MAX_PROCESSORS: usize = 64;
 /// Tokens that templates add to a text, those of all templates together.
 const MAX_ADDED: usize = 1024;

@@ -31,8 +31,7 @@ fn numbers_with_large_divisors_are_refused_by_place() {
     constrainer.compile(&schema(bounded)).unwrap();
 }
 
-/// A grammar of which it is known whether a text can follow when all lengths up to a product have been
-/// tried.
+/// A grammar that a text follows only at a length that is found by trying all lengths up to a product.
 fn slow() -> Grammar {
     let lengths = [2, 3, 5, 7, 11, 13, 17, 19, 23];
     let all: Vec<String> = lengths.iter().map(|n| format!("/x(a{{{n}}})+y/")).collect();
