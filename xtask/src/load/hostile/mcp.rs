@@ -18,6 +18,8 @@ use crate::load::raw;
 use crate::load::server::{Contender, Setup};
 use crate::load::verify::text_difference;
 
+/// Seconds that a call may continue when the server ends.
+const GRACE: &str = "2";
 /// How long the server may take to end: its grace, and a moment.
 const EXIT_LIMIT: Duration = Duration::from_secs(15);
 
@@ -40,7 +42,8 @@ pub(super) fn servers(contender: &Contender, setup: &Setup, seed: u64) -> Result
     let (url, calls) = silent_server()?;
     let (_folder, file) = write(&url)?;
     let mut contender = contender.clone();
-    contender.extra.extend(["--mcp".to_owned(), file.display().to_string()]);
+    let args = ["--grace", GRACE, "--mcp", &file.display().to_string()].map(str::to_owned);
+    contender.extra.extend(args);
     let mut stage = Stage::new(contender.start(setup)?, seed)?;
     let found = started(&stage)?;
     let error = |name: &str| found[name].as_str().unwrap_or_default().to_owned();
