@@ -38,19 +38,6 @@ pub use regexbuilder::{JsonQuoteOptions, RegexAst, RegexBuilder};
 pub use mapper::map_ast;
 
 /// The hash random state used throughout the crate.
-///
-/// When the `ahash` feature is enabled (the default), this is
-/// [`ahash::RandomState`]; otherwise it falls back to the standard library's
-/// [`std::collections::hash_map::RandomState`].
-#[cfg(feature = "ahash")]
-pub type RandomState = ahash::RandomState;
-
-/// The hash random state used throughout the crate.
-///
-/// When the `ahash` feature is enabled (the default), this is
-/// [`ahash::RandomState`]; otherwise it falls back to the standard library's
-/// [`std::collections::hash_map::RandomState`].
-#[cfg(not(feature = "ahash"))]
 pub type RandomState = std::collections::hash_map::RandomState;
 
 /// A [`std::collections::HashMap`] using the crate's [`RandomState`] hasher.

@@ -63,6 +63,20 @@ fn logits_of_file_and_directory_agree_and_chunks_do_not_matter() {
 }
 
 #[test]
+fn a_grammar_tells_nothing_of_itself() {
+    let model = model();
+    let schema = r#"{"type": "object", "properties": {"a": {"const": "b"}}, "required": ["a"]}"#;
+    let args = ["run", &model, "abc", "--raw", "-n", "32", "--json-schema", schema];
+    let output = run(&args, "");
+    assert!(output.status.success(), "{output:?}");
+    let object: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(object, serde_json::json!({"a": "b"}));
+    // The line of timings alone.
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(told.trim().lines().count(), 1, "{told}");
+}
+
+#[test]
 fn generation_streams_what_json_reports() {
     let model = model();
     let args = ["run", &model, "abc", "--raw", "--seed", "7", "-n", "12"];
