@@ -27,17 +27,25 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 /// Paths and what answers there. `openapi/` describes each of them.
 pub(crate) type Routes = Vec<(&'static str, MethodRouter<AppState>)>;
 
-/// What is open to everyone.
-pub(crate) fn open() -> Routes {
+/// Probes, which are answered on connections beyond the limits too.
+fn probes() -> Routes {
     vec![
-        ("/", get(page::get)),
         ("/health", get(health::ready)),
         ("/live", get(health::live)),
-        ("/openapi.json", get(openapi::get)),
-        ("/page/{file}", get(page::module)),
         ("/ping", get(health::ready).post(health::ready)),
         ("/ready", get(health::ready)),
     ]
+}
+
+/// What is open to everyone.
+pub(crate) fn open() -> Routes {
+    let mut routes = probes();
+    routes.extend([
+        ("/", get(page::get)),
+        ("/openapi.json", get(openapi::get)),
+        ("/page/{file}", get(page::module)),
+    ]);
+    routes
 }
 
 /// What uses models or tells of them, and asks for a key, if there are keys. Programs and pages of this
@@ -143,11 +151,7 @@ pub fn app(state: AppState) -> Result<Router, Error> {
 
 /// The answer to connections beyond the limit: to probes what they ask for, and to others that the server is full.
 pub(crate) fn full(state: AppState) -> Router {
-    Router::new()
-        .route("/health", get(health::ready))
-        .route("/live", get(health::live))
-        .route("/ping", get(health::ready).post(health::ready))
-        .route("/ready", get(health::ready))
+    router(probes())
         .fallback(too_many_connections)
         .layer(middleware::from_fn(request_id::with_request_id))
         .with_state(state)

@@ -10,6 +10,7 @@ use realizar_runtime::tokenizer::Tokenizer;
 use serde_json::{Map, Value, json};
 
 use super::PEAK;
+use super::random::Random;
 
 /// The processor time that the thread of a compilation may take.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
@@ -77,15 +78,7 @@ fn compile(constrainer: &Constrainer, grammar: Grammar) -> Outcome {
     receiver.recv().expect("it ends")
 }
 
-struct Random(u64);
-
 impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
-
     /// A number up to `n`, small ones as often as large ones.
     fn size(&mut self, n: usize) -> usize {
         let bits = 1 + self.below((usize::BITS - n.leading_zeros()) as usize);

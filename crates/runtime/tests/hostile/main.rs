@@ -6,6 +6,8 @@
 mod gguf;
 mod grammars;
 mod hf;
+#[path = "../it/common/random.rs"]
+mod random;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -13,6 +13,7 @@ use realizar_runtime::ByteSize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -40,8 +41,9 @@ pub(crate) struct Held {
     n_bytes: usize,
     /// The part of the room for all bodies.
     permit: Option<OwnedSemaphorePermit>,
-    /// The part of its address's share, where the address is known.
-    share: Option<(Arc<Semaphore>, Option<OwnedSemaphorePermit>)>,
+    /// The address whose share it counts to, where that is known, and the part of the share.
+    client: Option<IpAddr>,
+    share: Option<OwnedSemaphorePermit>,
     give_back_memory: Option<fn()>,
 }
 
@@ -70,8 +72,10 @@ impl Held {
         }
         let longest = state.config().room_timeout;
         // The share first, so that what waits for it takes no room from others.
-        if let Some((share, permit)) = &mut self.share {
-            take(permit, share, n_bytes.min(state.share()), longest).await?;
+        if let Some(client) = self.client {
+            let shares = state.shares();
+            take(&mut self.share, &shares.of(client), n_bytes.min(shares.n_bytes()), longest)
+                .await?;
         }
         take(&mut self.permit, state.bodies(), n_bytes.min(state.room()), longest).await
     }
@@ -110,7 +114,8 @@ impl JsonBody {
     /// A body with this text, that of a test.
     #[cfg(test)]
     pub(crate) fn from_text(text: &str) -> Self {
-        let held = Held { n_bytes: 0, permit: None, share: None, give_back_memory: None };
+        let (client, share, permit) = (None, None, None);
+        let held = Held { n_bytes: 0, permit, client, share, give_back_memory: None };
         Self::new(text.as_bytes().to_vec(), 1000, held).expect("few values")
     }
 
@@ -237,8 +242,8 @@ impl FromRequest<AppState> for JsonBody {
         let give_back_memory = config.give_back_memory;
         let client = request.extensions().get::<Peer>();
         let client = client.and_then(|peer| peer.client(request.headers()));
-        let share = client.map(|address| (state.shares().of(address), None));
-        let mut held = Held { n_bytes: 0, permit: None, share, give_back_memory };
+        let (permit, share) = (None, None);
+        let mut held = Held { n_bytes: 0, permit, client, share, give_back_memory };
         let text = arrival(request, state, &mut held);
         let Ok(text) = tokio::time::timeout(config.body_timeout, text).await else {
             let limit = config.body_timeout;

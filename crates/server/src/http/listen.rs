@@ -32,7 +32,7 @@ use tower_http::add_extension::AddExtension;
 
 /// Connections beyond the limit that may be open: they get their answer, and probes theirs. With further ones
 /// the oldest of these is closed.
-pub(crate) const REFUSALS: usize = 64;
+const REFUSALS: usize = 64;
 /// How long a connection that is refused may take.
 const REFUSAL_TIME: Duration = Duration::from_secs(5);
 /// How long nothing is accepted after the system refused to, mostly for want of descriptors.

@@ -108,11 +108,6 @@ impl AppState {
         &self.0.bodies
     }
 
-    /// Bytes of the room for bodies of one address.
-    pub(crate) fn share(&self) -> usize {
-        share(self.config())
-    }
-
     /// The room for bodies of each address.
     pub(crate) fn shares(&self) -> &Shares {
         &self.0.shares

@@ -19,6 +19,11 @@ impl Shares {
         Self { n_bytes, used: Mutex::default() }
     }
 
+    /// Bytes of the room of one address.
+    pub(crate) fn n_bytes(&self) -> usize {
+        self.n_bytes
+    }
+
     /// The room of this address.
     pub(crate) fn of(&self, address: IpAddr) -> Arc<Semaphore> {
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,6 +1,7 @@
 //! Answers under grammars: random answers token by token, texts that a grammar takes or refuses,
 //! and a session. What cannot be compiled or followed is in `refused`.
 
+use crate::common::random::Random;
 use crate::common::tiny::tiny;
 use realizar_formats::{Array, Gguf, GgufWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
@@ -73,16 +74,6 @@ fn gbnf(text: &str) -> Grammar {
 
 fn lark(text: &str) -> Grammar {
     Grammar::Lark(text.to_owned())
-}
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as usize % n
-    }
 }
 
 /// A random answer, or none if it did not end within some hundred tokens. Later tokens prefer
