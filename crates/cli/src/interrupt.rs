@@ -24,7 +24,7 @@ const ASKED: u8 = 2; // it was asked; the next Ctrl-C ends the program
 static STATE: AtomicU8 = AtomicU8::new(IDLE);
 static WAITING: Notify = Notify::const_new();
 
-/// Whether somebody waits for SIGTERM.
+/// True once the server waits for SIGTERM.
 #[cfg(unix)]
 static TERMINATION_IS_AWAITED: AtomicBool = AtomicBool::new(false);
 

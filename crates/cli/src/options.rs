@@ -238,7 +238,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) logit_bias: Vec<(u32, f32)>,
     #[command(flatten)]
     pub(crate) grammar: GrammarArgs,
-    /// Whether an object may have properties beyond those of its schema, which says nothing of them
+    /// Allow properties that a schema says nothing of, or close objects that list theirs
     #[arg(long, value_name = "WHETHER", value_enum, default_value_t)]
     #[arg(help_heading = "Structured output")]
     pub(crate) additional_properties: UnlistedProperties,

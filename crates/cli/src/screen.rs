@@ -21,7 +21,7 @@ pub(crate) fn stderr_is_terminal() -> bool {
 /// Buffered standard output, locked.
 pub(crate) type Stdout = Out<BufWriter<StdoutLock<'static>>>;
 
-/// See [`Stdout`].
+/// Locks standard output until the value is dropped.
 pub(crate) fn stdout() -> Stdout {
     Out::new(BufWriter::new(io::stdout().lock()), stdout_is_terminal())
 }

@@ -62,7 +62,10 @@ impl Http {
         Self { agent: config.build().into(), requests: Arc::new(Semaphore::new(MAX_REQUESTS)) }
     }
 
-    /// Sends a request.
+    /// Sends a request on a thread of its own, and waits for the head of the response.
+    ///
+    /// # Errors
+    /// If [`MAX_REQUESTS`] are not answered to their end, or the server cannot be reached.
     async fn call(
         &self,
         request: impl FnOnce(&Agent) -> Result<Response<Body>, ureq::Error> + Send + 'static,

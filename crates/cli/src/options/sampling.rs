@@ -166,7 +166,7 @@ fn last_n(text: &str) -> Result<i32, String> {
     }
 }
 
-/// A seed.
+/// A seed of 64 bits without a sign.
 fn seed(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("must be a whole number from 0 to {}", u64::MAX))
 }

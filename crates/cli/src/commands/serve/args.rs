@@ -196,8 +196,7 @@ pub(crate) struct Args {
     /// openai_gptoss, …
     #[arg(long, value_name = "NAME")]
     pub(super) reasoning_parser: Option<ReasoningFormat>,
-    /// Whether an object may have properties beyond those of its schema, which says nothing of
-    /// them
+    /// Allow properties that a schema says nothing of, or close objects that list theirs
     #[arg(long, value_name = "WHETHER", value_enum, default_value_t)]
     pub(super) additional_properties: UnlistedProperties,
     /// Accepted for compatibility with llama-server: metrics are always served at /metrics

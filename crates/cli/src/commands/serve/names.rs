@@ -41,7 +41,7 @@ impl<'a> Alias<'a> {
         }
     }
 
-    /// Whether it is one of a model with these names.
+    /// True if the alias is for a model with one of these names.
     pub(super) fn is_of<'n>(&self, names: impl IntoIterator<Item = &'n String>) -> bool {
         self.of.is_some_and(|of| names.into_iter().any(|name| name == of))
     }
