@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::parity::Totals;
+use crate::totals::Totals;
 use crate::{setup, shell};
 
 /// What a user reads, beside `docs/*.md`.
@@ -69,10 +69,7 @@ pub(crate) fn run(engine: &Path) -> Result<Totals> {
             }
             match place.run(&block) {
                 Ok(()) => totals.passed += 1,
-                Err(error) => {
-                    println!("documents: {at}: {error:#}");
-                    totals.failed += 1;
-                }
+                Err(error) => totals.fail(format!("documents: {at}: {error:#}")),
             }
         }
     }

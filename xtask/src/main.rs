@@ -30,6 +30,7 @@ mod synth;
 mod table;
 mod test;
 mod tidy;
+mod totals;
 mod web;
 
 /// The workspace's own commands.

@@ -13,8 +13,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::clients::install::{Environment, program};
-use crate::parity::Totals;
 use crate::shell;
+use crate::totals::Totals;
 
 /// The core's schemas with what reads them, a linter, and alone the file with definitions that a cluster of OpenShift
 /// publishes: those of the Gateway API, its inference extension and the Prometheus operator.
@@ -56,10 +56,7 @@ pub(crate) fn run(engine: &Path) -> Result<Totals> {
     for (what, error) in checks {
         match error {
             None => totals.passed += 1,
-            Some(error) => {
-                println!("manifests: {what}: {error}");
-                totals.failed += 1;
-            }
+            Some(error) => totals.fail(format!("manifests: {what}: {error}")),
         }
     }
     println!("manifests: {} checks hold", totals.passed);

@@ -15,9 +15,9 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
-use crate::parity::Totals;
 use crate::shell;
 use crate::tidy::VENDORED;
+use crate::totals::Totals;
 
 /// The programs, a folder each, named as the crate without `realizar-`.
 const PROGRAMS: &str = "fixtures/packages";
@@ -83,8 +83,7 @@ pub(crate) fn run() -> Result<Totals> {
             totals.passed += 1;
         } else {
             let printed = String::from_utf8_lossy(&out.stderr);
-            println!("use-{name}: FAILED ({}): {printed}", out.status);
-            totals.failed += 1;
+            totals.fail(format!("use-{name}: FAILED ({}): {printed}", out.status));
         }
     }
     Ok(totals)

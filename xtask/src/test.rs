@@ -10,8 +10,9 @@ use clap::ValueEnum;
 use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
-use crate::parity::{self, Totals};
+use crate::parity;
 use crate::setup::Need;
+use crate::totals::Totals;
 use crate::{deny, documents, load, manifests, packages, platforms, shell, table, tidy, web};
 
 /// `cargo xtask test`
@@ -183,22 +184,21 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         let start = Instant::now();
         let outcome = step.models().and_then(|()| step.run());
         let seconds = format!("{:.1} s", start.elapsed().as_secs_f64());
-        let counted = outcome.as_ref().copied().unwrap_or_default();
-        totals.add(counted);
-        let error = match outcome {
-            Ok(t) if t.failed > 0 => Some(format!("{} failed", t.failed)),
-            Ok(_) => None,
-            Err(error) => Some(format!("{error:#}")),
-        };
-        let result = if error.is_none() { "ok" } else { "FAILED" };
+        let counted = outcome.unwrap_or_else(|error| {
+            let mut none = Totals::default();
+            none.fail(format!("{}: {error:#}", step.name()));
+            none
+        });
+        let result = if counted.failed == 0 { "ok" } else { "FAILED" };
         let count = if counted == Totals::default() { String::new() } else { counted.to_string() };
         rows.push(vec![step.name(), result.to_owned(), count, seconds]);
-        if let Some(error) = error {
-            println!("{}: {error}", step.name());
+        if counted.failed > 0 {
             failed.push(step.name());
         }
+        totals.add(counted);
     }
     println!("\n{}", table::render(&["step", "result", "tests", "time"], &rows));
+    totals.failures.iter().for_each(|line| println!("{line}"));
     if !failed.is_empty() {
         println!("failed: {}", failed.join(", "));
     }
@@ -299,6 +299,9 @@ fn count_tests(command: &mut Command) -> Result<Totals> {
         let line = line?;
         let line = String::from_utf8_lossy(&line);
         println!("{line}");
+        if let Some(name) = failed_test(&line) {
+            totals.failures.push(name.to_owned());
+        }
         totals.add(result_line(&line).unwrap_or_default());
     }
     let status = child.wait()?;
@@ -313,7 +316,13 @@ fn result_line(line: &str) -> Option<Totals> {
     let (_, rest) = line.strip_prefix("test result: ")?.split_once(". ")?;
     let mut counts = rest.split("; ");
     let mut count = |word: &str| counts.next()?.strip_suffix(word)?.trim().parse().ok();
-    Some(Totals { passed: count("passed")?, failed: count("failed")? })
+    Some(Totals { passed: count("passed")?, failed: count("failed")?, failures: Vec::new() })
+}
+
+/// The name of a test that a line such as `test names::find ... FAILED` tells of.
+fn failed_test(line: &str) -> Option<&str> {
+    let (name, outcome) = line.strip_prefix("test ")?.split_once(" ... ")?;
+    outcome.ends_with("FAILED").then_some(name)
 }
 
 #[cfg(test)]
@@ -344,14 +353,15 @@ mod tests {
 
     #[test]
     fn totals_are_parsed() {
+        let totals = |passed, failed| Some(Totals { passed, failed, failures: Vec::new() });
         let cases = [
             (
                 "test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 3 filtered out",
-                Some(Totals { passed: 12, failed: 0 }),
+                totals(12, 0),
             ),
             (
                 "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured; finished in 1s",
-                Some(Totals { passed: 3, failed: 2 }),
+                totals(3, 2),
             ),
             ("running 3 tests", None),
             ("test result: odd", None),
@@ -359,5 +369,12 @@ mod tests {
         for (line, expected) in cases {
             assert_eq!(result_line(line), expected, "{line}");
         }
+    }
+
+    #[test]
+    fn failed_tests_are_named() {
+        assert_eq!(failed_test("test names::find ... FAILED"), Some("names::find"));
+        assert_eq!(failed_test("test names::find ... ok"), None);
+        assert_eq!(failed_test("test result: FAILED. 3 passed; 2 failed"), None);
     }
 }

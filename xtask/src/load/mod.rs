@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::parity::Totals;
+use crate::totals::Totals;
 use crate::{setup, shell};
 use server::{Contender, Kind};
 use workload::Api;

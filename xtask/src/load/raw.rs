@@ -15,7 +15,29 @@ const ANSWER_BYTES: usize = 1 << 20;
 
 /// A connection to the server on a port of 127.0.0.1.
 pub(super) fn connect(port: u16) -> Result<TcpStream> {
-    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("connect")?;
+    limited(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("connect")?)
+}
+
+/// As [`connect`], from another address of this machine: all of 127.0.0.0/8 are on Linux.
+#[cfg(target_os = "linux")]
+pub(super) fn connect_from(client: Ipv4Addr, port: u16) -> Result<TcpStream> {
+    use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
+    use std::net::SocketAddrV4;
+
+    let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    bind(&socket, &SocketAddrV4::new(client, 0))?;
+    connect(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).context("connect")?;
+    limited(TcpStream::from(socket))
+}
+
+/// A connection from another address of this machine.
+#[cfg(not(target_os = "linux"))]
+pub(super) fn connect_from(_: Ipv4Addr, _: u16) -> Result<TcpStream> {
+    bail!("this system has one loopback address")
+}
+
+/// A connection whose reads and writes end.
+fn limited(stream: TcpStream) -> Result<TcpStream> {
     stream.set_read_timeout(Some(READ_LIMIT))?;
     stream.set_write_timeout(Some(READ_LIMIT))?;
     Ok(stream)

@@ -7,8 +7,9 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::engine::{Engine, Logits, integers, logits_from, relative_error, same_bits};
-use super::{Args, GPU_CHUNKS, Totals};
+use super::{Args, GPU_CHUNKS};
 use crate::table;
+use crate::totals::Totals;
 
 /// Largest allowed difference of a logit, relative to the largest logit of its row.
 const TOLERANCE: f64 = 1e-3;

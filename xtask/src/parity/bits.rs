@@ -9,7 +9,8 @@ use serde_json::Value;
 
 use super::archs;
 use super::engine::{Engine, integers, same_bits};
-use super::{Args, GPU_CHUNKS, Totals};
+use super::{Args, GPU_CHUNKS};
+use crate::totals::Totals;
 use crate::{setup, table};
 
 /// What each run is compared with: one thread, the prompt as a whole.

@@ -10,9 +10,10 @@ use std::{fs, path::Path};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::Args;
 use super::engine::Engine;
-use super::{Args, Totals};
 use crate::setup::MODELS;
+use crate::totals::Totals;
 use crate::{shell, table};
 
 /// Times what cannot be done without: the most that a run may hold.

@@ -4,7 +4,6 @@
 //! by bit, [`real`] compares published models with an F32 reference, [`memory`] holds their peak
 //! memory against their size, [`models`] writes the table of all architectures.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +11,7 @@ use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
 use crate::shell;
+use crate::totals::Totals;
 
 mod archs;
 mod bits;
@@ -236,44 +236,6 @@ fn device(text: &str) -> Result<String, String> {
     match (text, index.map(str::parse::<u32>)) {
         ("cpu" | "wgpu" | "cuda" | "cuda-interpreter", _) | (_, Some(Ok(_))) => Ok(text.to_owned()),
         _ => Err("expected cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter".to_owned()),
-    }
-}
-
-/// How many comparisons held.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Totals {
-    /// Comparisons that held.
-    pub(crate) passed: usize,
-    /// Comparisons that did not.
-    pub(crate) failed: usize,
-}
-
-impl Totals {
-    /// Count one comparison and return the word for its table.
-    fn count(&mut self, ok: bool) -> String {
-        *(if ok { &mut self.passed } else { &mut self.failed }) += 1;
-        (if ok { "ok" } else { "FAILED" }).to_owned()
-    }
-
-    /// Add other counts to these.
-    pub(crate) fn add(&mut self, other: Self) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-    }
-
-    /// An error when something failed.
-    pub(crate) fn into_result(self) -> Result<()> {
-        println!("{self}");
-        if self.failed > 0 {
-            bail!("parity: {} comparisons failed", self.failed);
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Totals {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} passed, {} failed", self.passed, self.failed)
     }
 }
 

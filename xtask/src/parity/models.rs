@@ -12,8 +12,9 @@ use serde_json::Value;
 
 use super::archs::{self, Golden};
 use super::engine::{Engine, Logits, relative_error};
-use super::{Args, GPU_CHUNKS, Totals};
+use super::{Args, GPU_CHUNKS};
 use crate::lavapipe::Width;
+use crate::totals::Totals;
 use crate::{shell, table};
 
 /// Where the table is kept.

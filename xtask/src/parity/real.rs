@@ -7,8 +7,9 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+use super::Args;
 use super::engine::{Engine, integers};
-use super::{Args, Totals};
+use crate::totals::Totals;
 use crate::{shell, table};
 
 /// A published model of the references.

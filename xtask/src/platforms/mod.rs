@@ -8,8 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, ensure};
 
-use crate::parity::Totals;
 use crate::shell;
+use crate::totals::Totals;
 
 pub(crate) use cross::fetch;
 

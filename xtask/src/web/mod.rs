@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::parity::Totals;
 use crate::shell;
+use crate::totals::Totals;
 use node::Node;
 
 pub(crate) use browser::install as install_browser;

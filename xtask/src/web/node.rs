@@ -9,8 +9,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail};
 
 use super::{WEB, lock};
-use crate::parity::Totals;
 use crate::shell;
+use crate::totals::Totals;
 
 /// The oldest Node that the tools run on.
 const OLDEST: u32 = 20;

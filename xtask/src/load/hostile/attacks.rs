@@ -2,7 +2,7 @@
 //! server's to answer.
 
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,8 +16,9 @@ use crate::load::workload::{Dice, text};
 
 /// Connections that send a byte at a time.
 pub(super) const SLOW: usize = 400;
-/// Connections that send nothing.
+/// Connections that send nothing, and where they come from.
 pub(super) const IDLE: usize = 1100;
+const ATTACKER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// Bytes of a large body, of a long text, of one word, and of a stop text.
 const BODY: usize = 16 << 20;
 const TEXT: usize = 8 << 20;
@@ -211,11 +212,15 @@ fn slow_senders(stage: &Stage) -> Result<Told> {
     Ok(Told { more, ..Told::default() })
 }
 
-/// More connections than one address may have, on which nothing is sent.
+/// More connections than one address may have, on which nothing is sent. The chat comes from another
+/// address; probes are answered to this one too.
 fn idle(stage: &Stage) -> Result<Told> {
-    let connect = |_| raw::connect(stage.server.port);
-    let connections = (0..IDLE).map(connect).collect::<Result<Vec<_>>>()?;
-    thread::sleep(ATTACK_TIME);
+    let connect = || raw::connect_from(ATTACKER, stage.server.port);
+    let connections = (0..IDLE).map(|_| connect()).collect::<Result<Vec<_>>>()?;
+    let start = Instant::now();
+    while start.elapsed() < ATTACK_TIME {
+        super::probe(&mut connect()?)?;
+    }
     drop(connections);
     Ok(Told { more: format!("{IDLE} connections"), ..Told::default() })
 }

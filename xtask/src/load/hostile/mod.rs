@@ -10,6 +10,7 @@ mod models;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::TcpStream;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -27,8 +28,8 @@ use super::server::{Contender, Server, Setup};
 use super::stats::{Timing, percentile};
 use super::verify::text_difference;
 use super::workload::{Api, Ask, Dice, text};
-use crate::parity::Totals;
 use crate::table;
+use crate::totals::Totals;
 use attacks::ATTACKS;
 
 /// Tokens of the chat's answers, and answers that tell how it is without an attack.
@@ -117,8 +118,7 @@ pub(super) fn run(
                 rows.push([start, vec!["ok".to_owned()], cells].concat());
             }
             Err(error) => {
-                totals.failed += 1;
-                println!("{}: {name}: FAILED: {error:#}", contender.label);
+                totals.fail(format!("{}: {name}: FAILED: {error:#}", contender.label));
                 rows.push([start, vec!["FAILED".to_owned(), format!("{error:#}")]].concat());
             }
         }
@@ -189,11 +189,7 @@ impl Stage {
     /// Asks for the server's health until the attack is over.
     fn probe(&self, over: &AtomicBool) -> Result<()> {
         while !over.load(Ordering::Relaxed) {
-            let mut stream = raw::connect(self.server.port)?;
-            raw::send_all(&mut stream, &[raw::head("/ping", Some(0)).as_bytes()])?;
-            let status = raw::answer(&mut stream)?.map_or(0, |answer| answer.status);
-            ensure!(status == 200, "status {status}");
-            thread::sleep(PROBE_PAUSE);
+            probe(&mut raw::connect(self.server.port)?)?;
         }
         Ok(())
     }
@@ -301,6 +297,15 @@ impl Stage {
         statuses.into_iter().flatten().for_each(|status| told.count(status));
         Ok(told)
     }
+}
+
+/// Asks for the server's health on a new connection, and waits until the next time.
+fn probe(stream: &mut TcpStream) -> Result<()> {
+    raw::send_all(stream, &[raw::head("/ping", Some(0)).as_bytes()])?;
+    let status = raw::answer(stream)?.map_or(0, |answer| answer.status);
+    ensure!(status == 200, "status {status}");
+    thread::sleep(PROBE_PAUSE);
+    Ok(())
 }
 
 impl Told {

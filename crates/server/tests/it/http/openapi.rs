@@ -158,7 +158,14 @@ fn names(found: &Value, name: &str) -> bool {
 #[test]
 fn values_that_the_document_refuses_are_refused() {
     let server = server();
-    let wrong = [json!(true), json!(1.5), json!("wrong"), json!([[[0]]]), json!({"wrong": {}})];
+    let wrong = [
+        json!(null),
+        json!(true),
+        json!(1.5),
+        json!("wrong"),
+        json!([[[0]]]),
+        json!({"wrong": {}}),
+    ];
     for (path, schema, _) in operations(&server) {
         let example = &examples(&server, schema)[0];
         for (name, property) in properties(&server, schema) {

@@ -154,8 +154,18 @@ fn tokens_are_counted_without_an_answer() {
     let first = server.ok("/v1/responses", &ask(json!({"input": "one"})));
     let said = json!({"role": "assistant", "content": first["output"][0]["content"][0]["text"]});
     let next = json!({"previous_response_id": first["id"]});
-    assert_eq!(count(next), n_tokens(&server, json!([user, said])));
+    assert_eq!(count(next.clone()), n_tokens(&server, json!([user, said])));
     assert_eq!(server.post("/v1/responses/input_tokens", &json!({})).status, 400);
+    for name in ["model", "input"] {
+        let mut body = next.clone();
+        body[name] = Value::Null;
+        assert_eq!(count(body), count(next.clone()), "{name}");
+        let mut body = ask(json!({"input": "one"}));
+        body[name] = Value::Null;
+        let answer = server.post("/v1/responses", &body);
+        assert_eq!(answer.status, 400, "{answer:?}");
+        assert_eq!(answer.json()["error"]["param"], name);
+    }
 }
 
 #[test]
