@@ -125,10 +125,13 @@ impl Module {
 /// The variables' first content, where they lie at `addresses`; what has none is zero.
 fn initial(source: &Source, addresses: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
     let globals: Vec<&Global> = source.tree.in_global_memory().collect();
-    let address_of =
-        |name: &str| globals.iter().position(|g| g.variable.name == name).map(|i| addresses[i]);
     let mut contents = Vec::new();
-    for Global { variable, element, initial } in &globals {
+    for (idx, Global { variable, element, initial }) in globals.iter().enumerate() {
+        // As for ptxas, a variable is declared before others point to it.
+        let declared = &globals[..idx];
+        let address_of = |name: &str| {
+            declared.iter().position(|g| g.variable.name == name).map(|i| addresses[i])
+        };
         let mut bytes = vec![0; variable.bytes];
         for (value, to) in initial.iter().zip(bytes.chunks_mut(*element)) {
             let value = match value {
@@ -141,7 +144,7 @@ fn initial(source: &Source, addresses: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
                 Initial::Address(name, offset) => match address_of(name) {
                     Some(address) => address.wrapping_add_signed(*offset),
                     None => {
-                        let message = format!("there is no variable `{name}` to point to");
+                        let message = format!("no variable `{name}` was declared before");
                         return Err(Error::Syntax { line: variable.line, message });
                     }
                 },

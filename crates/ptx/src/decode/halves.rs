@@ -105,15 +105,12 @@ impl Decoder<'_> {
                     f64::from(super::floats::extreme(x as f32, y as f32, is_max, takes_nan))
                 })
             }
-            "abs" | "neg" if !ftz => {
+            "neg" if !ftz => {
                 let [d, a] = self.all(args, ty)?;
                 let sign = if is_pair { 0x8000_8000 } else { 0x8000 };
-                if base == "abs" {
-                    map1(d, a, move |x: u32| x & !sign)
-                } else {
-                    map1(d, a, move |x: u32| x ^ sign)
-                }
+                map1(d, a, move |x: u32| x ^ sign)
             }
+            // PTX leaves open which NaN this is; an H100 gives the canonical one.
             "abs" => shape.lanes1(self.all(args, ty)?, f64::abs),
             "neg" => shape.lanes1(self.all(args, ty)?, |x| -x),
             "ex2" => shape.lanes1(self.all(args, ty)?, f64::exp2),

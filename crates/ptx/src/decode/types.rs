@@ -184,13 +184,14 @@ macro_rules! integers {
 
             #[inline]
             fn quotient(self, other: Self) -> Self {
-                // A division by zero has no documented result; this is what cards give.
+                // PTX leaves the result of a division by zero open; an H100 gives all ones.
                 if other == 0 { !0 } else { self.wrapping_div(other) }
             }
 
             #[inline]
             fn remainder(self, other: Self) -> Self {
-                if other == 0 { self } else { self.wrapping_rem(other) }
+                // As above.
+                if other == 0 { !0 } else { self.wrapping_rem(other) }
             }
 
             #[inline]

@@ -215,8 +215,8 @@ fn what_a_thread_is() {
 #[test]
 fn generic_addresses() {
     let ptx = ".version 8.0\n.target sm_80\n\
-        .global .align 8 .u64 pointers[2] = {generic(numbers)+4, numbers};\n\
         .const .align 4 .u32 numbers[3] = {5, 6, 7};\n\
+        .global .align 8 .u64 pointers[2] = {generic(numbers)+4, numbers};\n\
         .visible .entry test(.param .u64 y) {\n\
         .reg .b64 %d<8>; .reg .b32 %r<8>; .reg .pred %p<4>;\n\
         .local .align 8 .b8 depot[16]; .shared .align 4 .u32 s;\n\
