@@ -30,15 +30,18 @@ use crate::ui::{self, Color};
 pub(crate) struct GlobalArgs {
     /// Directory for downloaded models [default: $REALIZAR_CACHE, or ~/.cache/realizar]
     #[arg(long, global = true, value_name = "DIR")]
+    #[arg(hide_short_help = true)]
     pub(crate) cache_dir: Option<PathBuf>,
     /// Open no connection and start no process; use only what is in the cache
     #[arg(long, global = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) offline: bool,
     /// Read options from FILE [default: realizar/config.toml in $XDG_CONFIG_HOME or ~/.config]
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     /// Read no config file
     #[arg(long, global = true, conflicts_with = "config")]
+    #[arg(hide_short_help = true)]
     pub(crate) no_config: bool,
     /// Log to standard error (-vv: in more detail)
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -46,6 +49,7 @@ pub(crate) struct GlobalArgs {
     /// Colour messages: auto, always or never
     #[arg(long, global = true, value_enum, default_value = "auto", value_name = "WHEN")]
     #[arg(hide_possible_values = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) color: Color,
 }
 
@@ -122,21 +126,22 @@ pub(crate) struct LoadArgs {
     /// Split every layer across N NVIDIA GPUs: the first N, or those named by --device
     #[arg(long, visible_alias = "tensor-parallel-size", value_name = "N", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) tensor_parallel: Option<usize>,
     /// Do not use subgroups, half precision or packed dot products on the GPU
     #[arg(long, hide_short_help = true)]
     pub(crate) gpu_plain: bool,
     /// Use programmatic dependent launch of CUDA kernels, on GPUs of compute capability 9.0 or
-    /// higher (experimental: not all tests have run with it on a GPU)
-    #[arg(long, hide_short_help = true)]
+    /// higher; not all tests have run with it on a GPU
+    #[arg(long, hide_short_help = true, help_heading = "Experimental")]
     pub(crate) cuda_dependent_launch: bool,
-    /// Use warpgroup matrix instructions (wgmma) for prompts, on GPUs of compute capability 9.0
-    /// (experimental: not all tests have run with it on a GPU)
-    #[arg(long, hide_short_help = true)]
+    /// Use warpgroup matrix instructions (wgmma) for prompts, on GPUs of compute capability 9.0;
+    /// not all tests have run with it on a GPU
+    #[arg(long, hide_short_help = true, help_heading = "Experimental")]
     pub(crate) cuda_wgmma: bool,
     /// Round the activations of generated tokens to BF16, not to 8-bit integers, for quantized weights,
-    /// and multiply them on tensor cores (experimental: not run on a GPU yet)
-    #[arg(long, hide_short_help = true)]
+    /// and multiply them on tensor cores; not run on a GPU yet
+    #[arg(long, hide_short_help = true, help_heading = "Experimental")]
     pub(crate) cuda_bf16_decode: bool,
     /// CPU threads [default: the number of physical cores]
     #[arg(short, long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
@@ -144,10 +149,12 @@ pub(crate) struct LoadArgs {
     /// Thread affinity: none (the system decides) or cores (each thread is pinned to one)
     #[arg(long, value_enum, default_value = "none", value_name = "WHERE")]
     #[arg(hide_possible_values = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) affinity: AffinityArg,
     /// Arithmetic: auto (quantized activations where that is faster) or f32 (activations in F32)
     #[arg(long, value_enum, default_value = "auto", value_name = "KIND")]
     #[arg(hide_possible_values = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) arithmetic: ArithmeticArg,
     /// Type of the KV cache: f32, f16, bf16, fp8, q8_0 or q4_0 [default: f16, with --arithmetic
     /// f32: f32]
@@ -156,20 +163,25 @@ pub(crate) struct LoadArgs {
     /// RoPE scaling to extend the context: linear or yarn, by --rope-scale
     #[arg(long, value_enum, value_name = "KIND", requires = "rope_scale")]
     #[arg(hide_possible_values = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) rope_scaling: Option<RopeScalingArg>,
     /// Factor of --rope-scaling, by which the context grows
     #[arg(long, value_name = "F", requires = "rope_scaling", value_parser = number)]
     #[arg(allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) rope_scale: Option<f32>,
     /// Prompt tokens per step; the results do not depend on it [default: 256; with AMX 512, with
     /// CUDA 1024]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub(crate) chunk: Option<usize>,
     /// Instruction set of the CPU kernels, e.g. avx2 or scalar [default: the best one here]
     #[arg(long, value_name = "TIER")]
+    #[arg(hide_short_help = true)]
     pub(crate) cpu_tier: Option<String>,
     /// Keep packed weights in DIR for the next start; auto: next to the model [default: off]
     #[arg(long, value_name = "DIR")]
+    #[arg(hide_short_help = true)]
     pub(crate) packed_cache: Option<PathBuf>,
 }
 

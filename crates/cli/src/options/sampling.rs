@@ -10,6 +10,7 @@ use super::{not_empty, number, whole};
 pub(crate) struct SamplingArgs {
     /// Always take the most likely token; the same as --temp 0
     #[arg(long, conflicts_with = "temp")]
+    #[arg(hide_short_help = true)]
     greedy: bool,
     /// Temperature; 0 takes the most likely token [default: the model's, or 0.8]
     #[arg(long, visible_alias = "temperature", value_name = "T", value_parser = range(0.0, 100.0))]
@@ -52,12 +53,15 @@ pub(crate) struct SamplingArgs {
     repeat_penalty: Option<f32>,
     /// Window of the penalties in tokens, prompt included [default: the model's, or 64]
     #[arg(long, value_name = "N", value_parser = whole, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     repeat_last_n: Option<usize>,
     /// Subtracted once from the logit of a token that occurred [default: 0]
     #[arg(long, value_name = "X", value_parser = range(-2.0, 2.0), allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     presence_penalty: Option<f32>,
     /// Subtracted per occurrence from the logit of a token [default: 0]
     #[arg(long, value_name = "X", value_parser = range(-2.0, 2.0), allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     frequency_penalty: Option<f32>,
     /// DRY: penalty for tokens that extend a repeated sequence; 0 is off [default: 0]
     #[arg(long, value_name = "X", value_parser = range(0.0, 100.0))]

@@ -10,8 +10,8 @@ use crate::ui;
 
 /// The settings; keys are read from their file.
 pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
-    let mut api_keys = args.api_key.clone();
-    if let Some(path) = &args.api_key_file {
+    let mut api_keys = args.access.api_key.clone();
+    if let Some(path) = &args.access.api_key_file {
         let text = std::fs::read_to_string(path);
         let text = text.with_context(|| format!("cannot read {}", path.display()))?;
         let keys = text.lines().map(str::trim);
@@ -21,7 +21,7 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
         // Without keys the server would be open, which is not what the flag asks for.
         anyhow::ensure!(api_keys.len() > before, "{} has no API keys", path.display());
     }
-    if args.admin_key.iter().any(String::is_empty) {
+    if args.access.admin_key.iter().any(String::is_empty) {
         return Err(ui::usage("an admin key is empty"));
     }
     if api_keys.iter().any(String::is_empty) {
@@ -29,34 +29,35 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
     }
     let seconds = |n: usize| Duration::from_secs(n as u64);
     Ok(ServerConfig {
-        host: args.host.clone(),
-        port: args.port,
+        host: args.network.host.clone(),
+        port: args.network.port,
         tls: args
+            .network
             .tls_cert
             .clone()
-            .zip(args.tls_key.clone())
+            .zip(args.network.tls_key.clone())
             .map(|(cert, key)| TlsFiles::new(cert, key)),
         connections: ConnectionLimits {
-            open: args.max_connections,
-            per_address: args.max_connections_per_address,
-            trusted_proxies: args.trusted_proxy.clone(),
-            idle_timeout: seconds(args.idle_timeout),
+            open: args.limits.max_connections,
+            per_address: args.limits.max_connections_per_address,
+            trusted_proxies: args.limits.trusted_proxy.clone(),
+            idle_timeout: seconds(args.limits.idle_timeout),
             ..ConnectionLimits::default()
         },
         api_keys,
-        admin_keys: args.admin_key.clone(),
-        allowed_origins: args.cors_origin.clone(),
-        allowed_hosts: args.allowed_hosts.clone(),
+        admin_keys: args.access.admin_key.clone(),
+        allowed_origins: args.access.cors_origin.clone(),
+        allowed_hosts: args.access.allowed_hosts.clone(),
         limits: Limits {
-            body_bytes: args.max_body.saturating_mul(1 << 20),
-            bodies_bytes: args.max_bodies.saturating_mul(1 << 20),
-            values: args.max_values,
-            prompt_tokens: args.max_prompt,
-            output_tokens: args.max_output,
+            body_bytes: args.limits.max_body.saturating_mul(1 << 20),
+            bodies_bytes: args.limits.max_bodies.saturating_mul(1 << 20),
+            values: args.limits.max_values,
+            prompt_tokens: args.limits.max_prompt,
+            output_tokens: args.limits.max_output,
             ..Limits::default()
         },
-        request_timeout: args.timeout.map(seconds),
-        shutdown_grace: seconds(args.grace),
+        request_timeout: args.limits.timeout.map(seconds),
+        shutdown_grace: seconds(args.limits.grace),
         ..ServerConfig::default()
     })
 }
@@ -64,11 +65,11 @@ pub(super) fn server_config(args: &Args) -> Result<ServerConfig> {
 /// How many models are loaded, and when.
 pub(super) fn models_config(args: &Args) -> ModelsConfig {
     ModelsConfig {
-        memory_limit: args.memory_limit,
-        max_loaded: Some(args.models_max).filter(|&n| n > 0),
-        autoload: !args.no_models_autoload,
-        keep_alive: args.keep_alive,
-        unload_grace: Duration::from_secs(args.grace as u64),
+        memory_limit: args.models.memory_limit,
+        max_loaded: Some(args.models.models_max).filter(|&n| n > 0),
+        autoload: !args.models.no_models_autoload,
+        keep_alive: args.models.keep_alive,
+        unload_grace: Duration::from_secs(args.limits.grace as u64),
         ..ModelsConfig::default()
     }
 }

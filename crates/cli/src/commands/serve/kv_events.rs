@@ -21,10 +21,10 @@ impl KvEvents {
 /// Opens the sockets, if `--kv-events` asks for them.
 #[cfg(feature = "kv-events")]
 pub(super) async fn bind(args: &Args) -> Result<Option<KvEvents>> {
-    let Some(endpoint) = args.kv_events.as_deref() else { return Ok(None) };
+    let Some(endpoint) = args.observability.kv_events.as_deref() else { return Ok(None) };
     let config = realizar_server::KvEventsConfig {
-        replay_endpoint: args.kv_events_replay.clone(),
-        topic: args.kv_events_topic.clone(),
+        replay_endpoint: args.observability.kv_events_replay.clone(),
+        topic: args.observability.kv_events_topic.clone(),
         ..realizar_server::KvEventsConfig::new(endpoint)
     };
     Ok(Some(KvEvents::bind(config).await?))
@@ -33,7 +33,7 @@ pub(super) async fn bind(args: &Args) -> Result<Option<KvEvents>> {
 /// Refuses `--kv-events`.
 #[cfg(not(feature = "kv-events"))]
 pub(super) async fn bind(args: &Args) -> Result<Option<KvEvents>> {
-    match args.kv_events {
+    match args.observability.kv_events {
         None => Ok(None),
         Some(_) => Err(crate::ui::usage(
             "--kv-events: ZeroMQ is not part of this build; build it with `--features kv-events`",

@@ -10,7 +10,7 @@ use realizar_runtime::engine::{CacheEvent, CacheSink, Engine as EngineThread, En
 use realizar_runtime::{DraftHead, MemoryUse, ModelOutput};
 use realizar_server::{LoadError, ModelLoader, ModelSpec, ServedModel};
 
-use super::args::Args;
+use super::args::{Args, DraftArgs};
 use super::models::pulled;
 use crate::engine::{Engine, Needs, memory_needed, read_template};
 use crate::options::{DraftHeadArg, GlobalArgs};
@@ -40,19 +40,19 @@ impl Loader {
     /// The models that have been pulled, if they are offered.
     fn offered(&self) -> Result<Vec<ModelSpec>> {
         let Some(cache) = &self.pulled else { return Ok(Vec::new()) };
-        Ok(pulled(cache, &self.args.alias)?.0)
+        Ok(pulled(cache, &self.args.models.alias)?.0)
     }
 
     fn needs(&self, spec: &ModelSpec) -> Needs {
         let args = &self.args;
         Needs {
-            ctx: args.ctx,
-            seqs: Some(args.parallel),
+            ctx: args.scheduling.ctx,
+            seqs: Some(args.scheduling.parallel),
             // A row of logits for every answer, and more for draft tokens and for prompts to be scored.
-            outputs: Some(args.parallel.saturating_mul(1 + self.max_guesses()).max(16)),
+            outputs: Some(args.scheduling.parallel.saturating_mul(1 + self.max_guesses()).max(16)),
             output: spec.output,
-            kv_tokens: args.kv_tokens,
-            prefix_cache: !args.no_prefix_cache,
+            kv_tokens: args.scheduling.kv_tokens,
+            prefix_cache: !args.scheduling.no_prefix_cache,
             draft_head: self.draft_head(spec),
             ..Needs::default()
         }
@@ -60,13 +60,13 @@ impl Loader {
 
     /// The maximum number of tokens drafted per step for an answer.
     fn max_guesses(&self) -> usize {
-        let Args { lookup, draft_model, draft_max, .. } = &self.args;
+        let DraftArgs { lookup, draft_model, draft_max, .. } = &self.args.draft;
         if draft_model.is_some() { *lookup.max(draft_max) } else { *lookup }
     }
 
     /// Whether a model drafts with a layer of its own: not beside a draft model, unless that is requested.
     fn draft_head(&self, spec: &ModelSpec) -> DraftHead {
-        let Args { draft_head, draft_model, .. } = &self.args;
+        let DraftArgs { draft_head, draft_model, .. } = &self.args.draft;
         match draft_head {
             _ if spec.output != ModelOutput::Logits => DraftHead::Off,
             DraftHeadArg::Auto if draft_model.is_some() => DraftHead::Off,
@@ -78,9 +78,9 @@ impl Loader {
 
     /// The draft model of a model, and what it needs.
     fn draft(&self, spec: &ModelSpec) -> Option<(&str, Needs)> {
-        let source = self.args.draft_model.as_deref()?;
+        let source = self.args.draft.draft_model.as_deref()?;
         let needs = self.needs(spec);
-        let (outputs, draft_head) = (Some(self.args.parallel), DraftHead::Off);
+        let (outputs, draft_head) = (Some(self.args.scheduling.parallel), DraftHead::Off);
         let needs = Needs { outputs, prefix_cache: false, draft_head, ..needs };
         (spec.output == ModelOutput::Logits).then_some((source, needs))
     }
@@ -105,7 +105,8 @@ impl Loader {
         };
         let model = load(&spec.source, self.needs(spec))?;
         let draft = self.draft(spec).map(|(source, needs)| load(source, needs)).transpose()?;
-        let template = args.template.as_ref().map(|path| read_template(path, model.tokenizer()?));
+        let template =
+            args.chat.template.as_ref().map(|path| read_template(path, model.tokenizer()?));
         let template = template.transpose()?;
         let cache_sink = self.cache_sink.clone().filter(|_| spec.output == ModelOutput::Logits);
         if let Some(CacheSink(tell)) = &cache_sink {
@@ -113,20 +114,20 @@ impl Loader {
             tell(vec![CacheEvent::Cleared]);
         }
         let options = EngineOptions {
-            max_seqs: Some(args.parallel),
-            max_queue: args.queue,
-            lookup_tokens: args.lookup,
-            prompt_tokens: Some(args.prompt_step),
-            draft_tokens: args.draft_max,
+            max_seqs: Some(args.scheduling.parallel),
+            max_queue: args.scheduling.queue,
+            lookup_tokens: args.draft.lookup,
+            prompt_tokens: Some(args.scheduling.prompt_step),
+            draft_tokens: args.draft.draft_max,
             draft_always: false,
             cache_sink,
         };
         let engine = EngineThread::start_with_draft(model, draft, options)?;
         let mut served = ServedModel::new(name, engine);
         served.template = template;
-        served.tool_format = args.tool_parser;
-        served.reasoning_format = args.reasoning_parser;
-        served.additional_properties = args.additional_properties.into();
+        served.tool_format = args.chat.tool_parser;
+        served.reasoning_format = args.chat.reasoning_parser;
+        served.additional_properties = args.chat.additional_properties.into();
         served.sampling = args.sampling.over(&served.sampling);
         Ok(served)
     }

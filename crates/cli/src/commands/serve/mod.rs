@@ -28,7 +28,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     log::queue();
     // Before anything is freed.
     realizar_formats::give_back_large_blocks();
-    let traces = args.otel.then(Traces::start).transpose()?;
+    let traces = args.observability.otel.then(Traces::start).transpose()?;
     let result = serve(args, global, traces.as_ref());
     if let Some(traces) = traces {
         traces.end();
@@ -41,7 +41,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     let observer = traces.map(Traces::observer);
     let mut config = config::server_config(args)?;
     descriptors::fit(&mut config.connections);
-    let mcp_servers = args.mcp.as_deref().map(crate::mcp::read).transpose()?;
+    let mcp_servers = args.chat.mcp.as_deref().map(crate::mcp::read).transpose()?;
     let tool_host = mcp_servers.as_deref().map(mcp::Host::new);
     let server_config = ServerConfig {
         observer,
@@ -63,7 +63,7 @@ fn serve(args: &Args, global: &GlobalArgs, traces: Option<&Traces>) -> Result<()
     };
     // An alias of a model that is not there is an error before anything is served.
     if let Some(cache) = &pulled
-        && let Some(alias) = models::pulled(cache, &args.alias)?.1.first()
+        && let Some(alias) = models::pulled(cache, &args.models.alias)?.1.first()
     {
         return Err(alias.unknown());
     }

@@ -25,7 +25,9 @@ pub(super) struct Configured {
 
 /// Whether the server offers what has been pulled: no model is named, and no directory.
 pub(super) fn offers_pulled(args: &Args) -> bool {
-    args.models.is_empty() && args.embedding_model.is_empty() && args.models_dir.is_none()
+    args.models.models.is_empty()
+        && args.models.embedding_model.is_empty()
+        && args.models.models_dir.is_none()
 }
 
 /// The models that have been pulled, with their files as sources: nothing is fetched for a request.
@@ -68,33 +70,33 @@ fn add_aliases<'s, 'a>(
 
 /// All models, the named ones first.
 pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
-    if args.models.len() != 1 || args.models_dir.is_some() {
+    if args.models.models.len() != 1 || args.models.models_dir.is_some() {
         for (is_given, flag) in [
-            (args.template.is_some(), "--template"),
-            (args.tool_parser.is_some(), "--tool-parser"),
-            (args.reasoning_parser.is_some(), "--reasoning-parser"),
-            (args.draft_model.is_some(), "--draft-model"),
-            (args.kv_events.is_some(), "--kv-events"),
+            (args.chat.template.is_some(), "--template"),
+            (args.chat.tool_parser.is_some(), "--tool-parser"),
+            (args.chat.reasoning_parser.is_some(), "--reasoning-parser"),
+            (args.draft.draft_model.is_some(), "--draft-model"),
+            (args.observability.kv_events.is_some(), "--kv-events"),
         ] {
             if is_given {
                 return Err(ui::usage(format!("{flag} needs exactly one text-generation model")));
             }
         }
     }
-    if args.draft_model.is_some() && args.draft_head == DraftHeadArg::On {
+    if args.draft.draft_model.is_some() && args.draft.draft_head == DraftHeadArg::On {
         let reason = "--draft-model and --draft-head on are mutually exclusive";
         return Err(ui::usage(reason.to_owned()));
     }
-    let at_start = !args.lazy;
+    let at_start = !args.models.lazy;
     let mut all: Vec<Configured> = Vec::new();
-    let (of_models, other_aliases) = names(&args.models, &args.alias)?;
-    for (source, mut names) in args.models.iter().zip(of_models) {
+    let (of_models, other_aliases) = names(&args.models.models, &args.models.alias)?;
+    for (source, mut names) in args.models.models.iter().zip(of_models) {
         let (name, output) = (names.remove(0), ModelOutput::Logits);
         let source = split_name(source).1.to_owned();
         let spec = ModelSpec { name, aliases: names, source, output };
         all.push(Configured { spec, at_start, is_named: true });
     }
-    for given in &args.embedding_model {
+    for given in &args.models.embedding_model {
         let (name, source) = match split_name(given) {
             (Some(name), source) => (name.to_owned(), source),
             (None, source) => (own_name(source), source),
@@ -104,7 +106,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
         let spec = ModelSpec { name, aliases: Vec::new(), source, output };
         all.push(Configured { spec, at_start, is_named: true });
     }
-    if let Some(dir) = &args.models_dir {
+    if let Some(dir) = &args.models.models_dir {
         for path in models_in(dir)? {
             let source = path.to_string_lossy().into_owned();
             let name = own_name(&source);
@@ -118,7 +120,7 @@ pub(super) fn configured(args: &Args) -> Result<Vec<Configured>> {
             all.push(Configured { spec, at_start: false, is_named: false });
         }
     }
-    if let Some(dir) = args.models_dir.as_ref().filter(|_| all.is_empty()) {
+    if let Some(dir) = args.models.models_dir.as_ref().filter(|_| all.is_empty()) {
         anyhow::bail!("{}: no model in this directory", dir.display());
     }
     // Pulled models get their aliases where they are listed.

@@ -27,8 +27,8 @@ pub(super) fn lines(
 fn shortened(model: &ServedModel, args: &Args) -> Option<String> {
     let info = model.engine.model();
     let (context, own) = (info.max_seq_len(), default_context(info.config()));
-    let is_short = args.ctx.is_none() && context < own;
-    let why = if args.kv_tokens.is_some() {
+    let is_short = args.scheduling.ctx.is_none() && context < own;
+    let why = if args.scheduling.kv_tokens.is_some() {
         "--kv-tokens has room for"
     } else {
         "free memory has room for"
