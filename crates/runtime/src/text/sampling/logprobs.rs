@@ -1,7 +1,7 @@
 //! Log-probabilities of tokens under the model's own distribution, before any sampling step.
 
 use super::scan::{Blocks, Weight, best_first, weight_of_shares};
-#[cfg(feature = "wgpu")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 use realizar_kernels_cpu::ShareScale;
 
 /// The logarithm of the softmax over one row of logits. Exponentials are integers, whose sum is
@@ -30,7 +30,7 @@ impl LogSoftmax {
     }
 
     /// What a device has to know to add up the shares of a row.
-    #[cfg(feature = "wgpu")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     pub(crate) fn share_scale() -> ShareScale {
         Weight::new(0.0, 1.0).share_scale()
     }
