@@ -38,6 +38,11 @@ pub(crate) struct Args {
     #[arg(short = 'b', long, value_name = "N", default_value = "1", value_parser = list::<usize>)]
     #[arg(allow_hyphen_values = true)]
     batch: List<usize>,
+    /// Tests by their names, e.g. "pp512, tg128 x8, tg64 @ d2048", instead of every combination of
+    /// lengths, depths and sequences
+    #[arg(long, value_name = "NAMES", value_parser = named_tests)]
+    #[arg(conflicts_with_all = ["n_prompt", "n_gen", "n_depth", "batch"])]
+    tests: Option<Named>,
     /// Runs of each test
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
@@ -68,8 +73,47 @@ fn test_name(test: &BenchTest) -> String {
     name
 }
 
+/// Tests that were requested by their names.
+#[derive(Debug, Clone)]
+struct Named(Vec<BenchTest>);
+
+fn named_tests(text: &str) -> Result<Named, String> {
+    let test = |name: &str| {
+        named_test(name).ok_or_else(|| {
+            format!("`{}` is not a test such as `pp512`, `tg128 x8` or `tg64 @ d2048`", name.trim())
+        })
+    };
+    text.split(',').map(test).collect::<Result<_, _>>().map(Named)
+}
+
+/// The test of a name as [`test_name`] writes it.
+fn named_test(name: &str) -> Option<BenchTest> {
+    let mut words = name.split_whitespace();
+    let first = words.next()?;
+    let (role, n_tokens) = match (first.strip_prefix("pp"), first.strip_prefix("tg")) {
+        (Some(n), _) => (Role::Prompt, n),
+        (_, Some(n)) => (Role::Generated, n),
+        _ => return None,
+    };
+    let number = |text: &str| text.parse::<usize>().ok();
+    let mut test = BenchTest { role, n_tokens: number(n_tokens)?, depth: 0, batch: 1 };
+    let mut next = words.next();
+    if let Some(batch) = next.and_then(|word| word.strip_prefix('x')) {
+        test.batch = number(batch)?;
+        next = words.next();
+    }
+    if next == Some("@") {
+        test.depth = number(words.next()?.strip_prefix('d')?)?;
+        next = words.next();
+    }
+    (next.is_none() && test.n_tokens > 0 && test.batch > 0).then_some(test)
+}
+
 /// The tests that are requested, prompts first.
 fn tests(args: &Args) -> Result<Vec<BenchTest>> {
+    if let Some(Named(tests)) = &args.tests {
+        return Ok(tests.clone());
+    }
     let mut tests = Vec::new();
     for &depth in &args.n_depth.0 {
         for &batch in &args.batch.0 {
@@ -272,6 +316,23 @@ mod tests {
             ]
         );
         assert!(rows.iter().all(|row| row.len() == rows[0].len()));
+    }
+
+    #[test]
+    fn tests_are_read_by_the_names_that_the_table_has() {
+        for name in ["pp512", "tg128 x8", "tg64 @ d2048", "pp4096 x2 @ d1", "tg1"] {
+            let test = named_test(name).unwrap();
+            assert_eq!(test_name(&test), name);
+        }
+        let names = |text| {
+            named_tests(text).map(|Named(tests)| tests.iter().map(test_name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(" pp8 ,tg4  x2").unwrap(), ["pp8", "tg4 x2"]);
+        for wrong in
+            ["", "pp", "pp0", "xx5", "tg5 x0", "tg5 x", "tg5 @", "tg5 @ 7", "tg5 x2 x3", "tg5,"]
+        {
+            assert!(named_tests(wrong).unwrap_err().contains("is not a test"), "{wrong}");
+        }
     }
 
     #[test]
