@@ -84,5 +84,7 @@ pub use ops::{
     takes_own_halves, takes_parts, takes_quantized,
 };
 
-#[cfg(test)]
+#[cfg(any(test, feature = "tests"))]
 mod testing;
+#[cfg(feature = "tests")]
+pub mod tests;

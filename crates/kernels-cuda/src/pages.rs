@@ -221,8 +221,8 @@ impl<D: Device> KvPages<D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::bench;
 
@@ -235,7 +235,7 @@ mod tests {
         values_are_keys: false,
     };
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn shapes_that_no_kernel_takes_are_named() {
         let (device, _) = bench();
         assert_eq!(KvPages::new(&device, "kv", SPEC).unwrap().n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
@@ -263,7 +263,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn pages_are_copied_read_and_written() {
         for values_are_keys in [false, true] {
             copy_read_and_write(KvSpec { values_are_keys, ..SPEC });
@@ -286,4 +286,9 @@ mod tests {
         }
         assert_eq!(found, [vec![1], of(2), of(1), of(2)].concat());
     }
+
+    crate::testing::tests![
+        shapes_that_no_kernel_takes_are_named,
+        pages_are_copied_read_and_written,
+    ];
 }

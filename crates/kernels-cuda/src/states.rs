@@ -112,12 +112,12 @@ impl<D: Device> StateLayer<D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::bench;
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_slot_is_what_was_written_to_it_and_its_neighbours_stay() {
         let (device, stream) = bench();
         let spec = StateSpec { len: 5, n_slots: 3 };
@@ -138,7 +138,7 @@ mod tests {
         layer.read(&stream, 1, &mut []).unwrap();
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn what_has_no_room_is_named() {
         let (device, _) = bench();
         for spec in [StateSpec { len: 1 << 31, n_slots: 1 }, StateSpec { len: 1, n_slots: 1 << 31 }]
@@ -148,12 +148,18 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "slot 3 of 3")]
+    #[cfg_attr(test, test)]
+    #[cfg_attr(test, should_panic(expected = "slot 3 of 3"))]
     fn slots_that_do_not_exist_are_not_written() {
         let (device, stream) = bench();
         let spec = StateSpec { len: 1, n_slots: 3 };
         let layer = StateLayer::new(&device, "states", spec).unwrap();
         layer.write(&stream, 3, &[0; 4]).unwrap();
     }
+
+    crate::testing::tests![
+        a_slot_is_what_was_written_to_it_and_its_neighbours_stay,
+        what_has_no_room_is_named,
+        slots_that_do_not_exist_are_not_written => "slot 3 of 3",
+    ];
 }

@@ -6,6 +6,7 @@
 //!
 //! With `REALIZAR_CUDA_EARLY_LAUNCHES` kernels wait themselves for the launch in front of theirs, on both.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,6 +16,36 @@ use realizar_quant::BlockType;
 
 use crate::device::{self, Address, Device, Driver, Launch};
 use crate::{Buffer, Error, Kernels, List, StateLists, WgmmaKernels};
+
+/// The tests of a module as [`crate::tests`] runs them, each with the end of the message of its panic where it has to panic.
+macro_rules! tests {
+    ($($name:ident $(=> $panics:literal)?),+ $(,)?) => {
+        #[cfg(feature = "tests")]
+        pub(crate) const TESTS: &[crate::tests::Test] = &[$(crate::tests::Test {
+            path: concat!(module_path!(), "::", stringify!($name)),
+            function: $name,
+            panics: &[$($panics)?],
+        }),+];
+    };
+}
+pub(crate) use tests;
+
+thread_local! {
+    /// Why the test of this thread did not run, where it says so.
+    static SKIPPED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Notes that the test of this thread cannot run here.
+fn skip(reason: String) {
+    println!("skipped: {reason}");
+    SKIPPED.set(Some(reason));
+}
+
+/// The note of the last test of this thread, once.
+#[cfg(feature = "tests")]
+pub(crate) fn take_skipped() -> Option<String> {
+    SKIPPED.take()
+}
 
 /// Whether the tests run on a card.
 pub(crate) fn is_card() -> bool {
@@ -302,7 +333,7 @@ pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevi
     match WgmmaKernels::load(device) {
         Ok(wgmma) => Some(wgmma),
         Err(error) if is_card() => {
-            println!("skipped: {error}");
+            skip(error.to_string());
             None
         }
         Err(error) => panic!("{error}"),

@@ -45,6 +45,9 @@ const READS_OTHERS: &[&str] = &[
     "crates/runtime/src/run/device/list.rs",
 ];
 
+/// The sources of the CUDA kernels' functions.
+const KERNELS: &str = "crates/kernels-cuda/src";
+
 /// How a program writes there.
 const STREAMS: [&str; 7] =
     ["stdout(", "stderr(", "print!(", "println!(", "eprint!(", "eprintln!(", "Term::std"];
@@ -60,15 +63,32 @@ pub(super) fn check(file: &Path, text: &str) -> Vec<Finding> {
     findings.extend(streams(file, text, &code));
     findings.extend(opened(file, text, &code));
     findings.extend(closed_enums(file, &code));
+    findings.extend(kernel_tests(file, &code));
     findings
 }
 
-/// The number of lines before `#[cfg(test)] mod …`, or one for tests of one system, at the file's end; all lines without it.
+/// Tests of kernels run on GPUs without Rust, too: each is in the list of its module, which the attribute `test` would keep it
+/// out of.
+fn kernel_tests(file: &Path, code: &str) -> Vec<Finding> {
+    let is_kernels = file.starts_with(KERNELS) && file != Path::new(KERNELS).join("tests.rs");
+    if !is_kernels || !code.contains("testing::") {
+        return Vec::new();
+    }
+    let plain = code.lines().enumerate().filter(|(_, line)| line.trim() == "#[test]");
+    let message = "write `#[cfg_attr(test, test)]` and add the test to `testing::tests!`";
+    plain.map(|(idx, _)| Finding::new(file, idx + 1, message)).collect()
+}
+
+/// The number of lines before `#[cfg(test)] mod …` at the file's end, or one for tests of one system or that a feature
+/// compiles, too; all lines without it.
 pub(super) fn code_lines(text: &str) -> usize {
     let lines: Vec<&str> = text.lines().collect();
     let tests = lines.windows(2).position(|pair| {
-        let is_test = pair[0] == "#[cfg(test)]" || pair[0].starts_with("#[cfg(all(test,");
-        is_test && pair[1].starts_with("mod ") && !pair[1].ends_with(';')
+        let is_test = ["#[cfg(test)]", "#[cfg(all(test,", "#[cfg(any(test,"]
+            .iter()
+            .any(|start| pair[0].starts_with(start));
+        let module = pair[1].strip_prefix("pub(super) ").unwrap_or(pair[1]);
+        is_test && module.starts_with("mod ") && !module.ends_with(';')
     });
     tests.unwrap_or(lines.len())
 }
@@ -211,6 +231,35 @@ mod tests {
             let found = check(Path::new(file), text);
             assert_eq!(found.len(), expected, "{file}: {found:?}");
         }
+    }
+
+    #[test]
+    fn tests_of_kernels_are_listed() {
+        let of = |attribute: &str| {
+            format!(
+                "//! A.\nmod tests {{\n    use crate::testing::read;\n    {attribute}\n    fn f() {{}}\n}}\n"
+            )
+        };
+        for (file, attribute, expected) in [
+            ("crates/kernels-cuda/src/ops/norm.rs", "#[test]", 1),
+            ("crates/kernels-cuda/src/ops/norm.rs", "#[cfg_attr(test, test)]", 0),
+            ("crates/kernels-cuda/src/tests.rs", "#[test]", 0),
+            ("crates/kernels-wgpu/src/ops/norm.rs", "#[test]", 0),
+        ] {
+            assert_eq!(
+                check(Path::new(file), &of(attribute)).len(),
+                expected,
+                "{file} {attribute}"
+            );
+        }
+        let on_host = "//! A.\nmod tests {\n    #[test]\n    fn f() {}\n}\n";
+        assert!(check(Path::new("crates/kernels-cuda/src/matrix/pack.rs"), on_host).is_empty());
+        // What is compiled for programs, too, are tests nevertheless.
+        let tested = format!(
+            "//! A.\n#[cfg(any(test, feature = \"tests\"))]\npub(super) mod tests {{\n{}}}\n",
+            "\n".repeat(700)
+        );
+        assert_eq!(code_lines(&tested), 1);
     }
 
     #[test]

@@ -382,12 +382,12 @@ impl<D: Device> Buffer<D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{bench, bench_with};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_device_without_memory_left_names_what_it_was_for() {
         let (device, _) = bench_with(1000);
         let first = Buffer::new(&device, "weights", 600).unwrap();
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(Buffer::new(&device, "pages", 500).unwrap().n_bytes(), 500);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_kernel_that_is_refused_is_named() {
         let (device, _) = bench();
         let broken = device.load("broken", "not a module").unwrap_err().to_string();
@@ -409,7 +409,7 @@ mod tests {
         assert!(missing.contains("rejected kernel `two`: "), "{missing}");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_stream_waits_for_what_another_has_written() {
         let (device, first) = bench();
         let second = device.stream().unwrap();
@@ -426,7 +426,7 @@ mod tests {
     }
 
     /// More than the places of a driver's ring of pinned memory, of sizes below, of and above that of a place.
-    #[test]
+    #[cfg_attr(test, test)]
     fn copies_one_behind_the_other_arrive_as_they_were() {
         let (device, stream) = bench();
         let sizes =
@@ -447,7 +447,7 @@ mod tests {
         assert!(found == all);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn timed_events_tell_what_ran_between_them() {
         let (kernels, stream) = crate::testing::kernels();
         let device = kernels.device();
@@ -462,11 +462,20 @@ mod tests {
         assert_eq!(device.elapsed(&first, &first).unwrap(), Duration::ZERO);
     }
 
-    #[test]
-    #[should_panic(expected = "8 bytes at 12 of a buffer of 16")]
+    #[cfg_attr(test, test)]
+    #[cfg_attr(test, should_panic(expected = "8 bytes at 12 of a buffer of 16"))]
     fn what_does_not_fit_in_a_buffer_is_not_written() {
         let (device, stream) = bench();
         let buffer = Buffer::new(&device, "values", 16).unwrap();
         buffer.write(&stream, 12, &[1u32, 2]).unwrap();
     }
+
+    crate::testing::tests![
+        a_device_without_memory_left_names_what_it_was_for,
+        a_kernel_that_is_refused_is_named,
+        a_stream_waits_for_what_another_has_written,
+        copies_one_behind_the_other_arrive_as_they_were,
+        timed_events_tell_what_ran_between_them,
+        what_does_not_fit_in_a_buffer_is_not_written => "8 bytes at 12 of a buffer of 16",
+    ];
 }

@@ -244,13 +244,13 @@ impl<D: Device> Matrix<D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{bench, kernels, on_device, read};
     use crate::{List, Rows, embed};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn what_does_not_fit_is_named() {
         let (device, stream) = bench();
         let cases = [
@@ -293,7 +293,7 @@ mod tests {
         rows
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_written_in_pieces_are_the_values_of_their_blocks() {
         let (kernels, stream) = kernels();
         for ty in BLOCK_TYPES {
@@ -327,11 +327,20 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "68 bytes as rows of Q8_0 from 1 on, and there are 2")]
+    #[cfg_attr(test, test)]
+    #[cfg_attr(
+        test,
+        should_panic(expected = "68 bytes as rows of Q8_0 from 1 on, and there are 2")
+    )]
     fn no_more_rows_are_written_than_there_are() {
         let (device, stream) = bench();
         let matrix = Matrix::new(&device, "w", BlockType::Q8_0, 2, 32).unwrap();
         matrix.write_rows(&stream, 1, &[0; 68]).unwrap();
     }
+
+    crate::testing::tests![
+        what_does_not_fit_is_named,
+        rows_written_in_pieces_are_the_values_of_their_blocks,
+        no_more_rows_are_written_than_there_are => "68 bytes as rows of Q8_0 from 1 on, and there are 2",
+    ];
 }

@@ -5,8 +5,8 @@
 
 mod decode;
 mod prefill;
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests;
 
 pub use decode::{AttentionScratch, DecodeAttention, attention_decode, takes_new_heads};
 pub use prefill::{PrefillAttention, PrefillResults, TILE_ROWS, attention_prefill, rounds_results};

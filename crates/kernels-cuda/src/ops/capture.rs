@@ -49,13 +49,13 @@ impl<D: Device> Captured<D> {
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{is_card, kernels, on_device, read};
     use crate::{Elementwise, Rows, elementwise};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn captured_work_keeps_its_memory() {
         let (kernels, stream) = kernels();
         let (kernels, used) = (Arc::new(kernels), 3);
@@ -81,7 +81,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_capture_that_fails_leaves_the_stream_usable() {
         let (kernels, stream) = kernels();
         let kernels = Arc::new(kernels);
@@ -90,4 +90,9 @@ mod tests {
         let x = on_device(kernels.device(), &stream, &[1.0f32]);
         assert_eq!(read(&stream, &x, 1), [1.0]);
     }
+
+    crate::testing::tests![
+        captured_work_keeps_its_memory,
+        a_capture_that_fails_leaves_the_stream_usable,
+    ];
 }

@@ -153,8 +153,8 @@ pub fn delta_net<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, StateWords, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn the_delta_rule_is_its_definition() {
         for (shape, tiled, gap) in [
             ([1, 1, 8, 8], false, 4),
@@ -322,7 +322,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn cuts_and_kept_states_change_no_bit() {
         // A kernel for each.
         for k_dim in [20, 40, 100, 200] {
@@ -346,7 +346,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn sequences_of_a_batch_do_not_meet() {
         let case = Case::new([1, 2, 16, 16], false, 9);
         case.run(0, &[(3, NONE)], &[(2, 0)]);
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(together, [one, other, new].concat());
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_captured_step_goes_on_from_the_slots_of_each_replay() {
         let case = Case::new([1, 1, 8, 4], false, 3);
         let whole = case.run(0, &[(3, NONE)], &[]);
@@ -405,7 +405,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_and_slots_that_do_not_exist_are_reported() {
         for (n, from, to) in [(1, 32, NONE), (1, NONE, 32), (3, NONE, NONE)] {
             let case = Case::new([1, 1, 4, 4], false, 1);
@@ -437,4 +437,12 @@ mod tests {
             assert!(message.contains("trap") && message.contains("delta_net_1_1"), "{message}");
         }
     }
+
+    crate::testing::tests![
+        the_delta_rule_is_its_definition,
+        cuts_and_kept_states_change_no_bit,
+        sequences_of_a_batch_do_not_meet,
+        a_captured_step_goes_on_from_the_slots_of_each_replay,
+        rows_and_slots_that_do_not_exist_are_reported,
+    ];
 }

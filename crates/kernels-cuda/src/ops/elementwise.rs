@@ -164,8 +164,8 @@ pub fn elementwise<D: Device>(
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, kernels, on_device, read};
 
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn elements_are_what_the_operation_says() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -253,4 +253,6 @@ mod tests {
             .sum();
         sum * step / 3.0 * 2.0 / std::f64::consts::PI.sqrt()
     }
+
+    crate::testing::tests![elements_are_what_the_operation_says,];
 }

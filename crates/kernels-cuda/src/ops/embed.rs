@@ -104,14 +104,14 @@ pub fn select_rows<D: Device>(
     }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::dequantize;
 
     use super::*;
     use crate::testing::{Random, kernels, on_device, read, weights};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn embeddings_are_the_values_of_their_blocks() {
         for ty in BLOCK_TYPES {
             let (kernels, stream) = kernels();
@@ -145,7 +145,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn numbers_that_a_table_does_not_have_are_reported() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -159,7 +159,7 @@ mod tests {
         assert!(message.contains("trap") && message.contains("embed_q8_0"), "{message}");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_are_copied_by_their_numbers() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -175,4 +175,10 @@ mod tests {
             assert_eq!(found, &x[1 + 301 * from..][..300]);
         }
     }
+
+    crate::testing::tests![
+        embeddings_are_the_values_of_their_blocks,
+        numbers_that_a_table_does_not_have_are_reported,
+        rows_are_copied_by_their_numbers,
+    ];
 }

@@ -511,8 +511,8 @@ fn check_numbers(n_rows: usize, stride: Argument) {
     assert!(fits, "{n_rows} rows, {stride} apart");
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::matrix::BLOCK_TYPES;
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, rounded, weights};
@@ -550,7 +550,7 @@ mod tests {
         (tiles, order)
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn pairs_are_sorted_by_expert_and_keep_their_order() {
         let on = kernels();
         // Some experts of all numbers, in as many parts as there are and in fewer; and rows that take no part.
@@ -593,7 +593,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn experts_that_do_not_exist_are_reported() {
         for id in [3.0, f32::NAN] {
             let (kernels, stream) = kernels();
@@ -773,7 +773,7 @@ mod tests {
         form: Form::Pairs,
     };
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_with_the_experts_that_rows_chose() {
         let on = kernels();
         for (i, ty) in BLOCK_TYPES.into_iter().enumerate() {
@@ -786,7 +786,7 @@ mod tests {
         check(&on, Case { ty: BlockType::Q4_0, n_in: 1056, is_shared: false, ..SMALL });
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_of_8_bit_integers() {
         let on = kernels();
         for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
@@ -807,7 +807,7 @@ mod tests {
         check(&on, Case { ty: BlockType::Q4_0, form: Form::Int8, n_in, is_shared: false, ..SMALL });
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_of_prompts() {
         let on = kernels();
         let case = Case { form: Form::Tiles(PairTiles::Several), ..SMALL };
@@ -826,7 +826,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_of_prompts_in_half_precision() {
         let on = kernels();
         let case = Case { form: Form::HalfTiles(PairTiles::Several), ..SMALL };
@@ -839,7 +839,7 @@ mod tests {
         check(&on, Case { ty: BlockType::Q8_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_of_prompts_of_8_bit_integers() {
         let on = kernels();
         let case = Case { form: Form::Int8Tiles(PairTiles::Several), ..SMALL };
@@ -859,7 +859,7 @@ mod tests {
         check(&on, Case { ty: BlockType::Q4_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_of_either_size_have_the_same_bits() {
         assert_eq!(PairTiles::of_prompts(1000, 20), PairTiles::Many);
         assert_eq!(PairTiles::of_prompts(1000, 40), PairTiles::Several);
@@ -875,7 +875,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn matrices_of_different_types_are_multiplied_one_after_the_other() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -906,4 +906,16 @@ mod tests {
             assert!((f64::from(*found) - wanted).abs() < 1e-5, "{i}: {found} {wanted}");
         }
     }
+
+    crate::testing::tests![
+        pairs_are_sorted_by_expert_and_keep_their_order,
+        experts_that_do_not_exist_are_reported,
+        products_with_the_experts_that_rows_chose,
+        products_of_8_bit_integers,
+        products_of_prompts,
+        products_of_prompts_in_half_precision,
+        products_of_prompts_of_8_bit_integers,
+        tiles_of_either_size_have_the_same_bits,
+        matrices_of_different_types_are_multiplied_one_after_the_other,
+    ];
 }

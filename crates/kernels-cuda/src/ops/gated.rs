@@ -170,8 +170,8 @@ pub fn gated_quantized<D: Device>(
     unsafe { kernels.launch(stream, function, grid, block, &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_has_the_bits_of_separate_launches() {
         let (kernels, stream) = kernels();
         for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
@@ -270,7 +270,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_that_do_not_fill_blocks_are_not_quantized() {
         let (kernels, stream) = kernels();
         for quants in [QuantType::Int8, QuantType::Bf16] {
@@ -317,9 +317,15 @@ mod tests {
         let [together, alone] = [&together, &alone].map(|at| read(&stream, at, n_batch * n));
         assert_eq!(together, alone);
     }
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_have_the_bits_that_they_have_alone() {
         check_alone(QuantType::Int8);
         check_alone(QuantType::Bf16);
     }
+
+    crate::testing::tests![
+        every_type_has_the_bits_of_separate_launches,
+        rows_that_do_not_fill_blocks_are_not_quantized,
+        rows_have_the_bits_that_they_have_alone,
+    ];
 }

@@ -230,8 +230,8 @@ fn launch<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::{BlockType, quantize};
 
     use super::*;
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(found, wanted, "bytes of no slot");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn queries_turn_and_keys_and_values_are_stored() {
         let case = |ty, head_dim, rotary_dim, pairs, norms| Case {
             ty,
@@ -464,13 +464,13 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn blocks_are_those_of_the_host() {
         check_blocks(BlockType::Q8_0);
         check_blocks(BlockType::Q4_0);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn numbers_of_8_bits_are_those_of_the_host() {
         let ty = BlockType::F8;
         let (head_dim, page_len) = (512, 16);
@@ -507,7 +507,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_slot_that_does_not_exist_is_reported() {
         let spec = KvSpec {
             ty: BlockType::F16,
@@ -527,4 +527,11 @@ mod tests {
         let message = device.synchronize(&stream).unwrap_err().to_string();
         assert!(message.contains("trap") && message.contains("kv_store_f16"), "{message}");
     }
+
+    crate::testing::tests![
+        queries_turn_and_keys_and_values_are_stored,
+        blocks_are_those_of_the_host,
+        numbers_of_8_bits_are_those_of_the_host,
+        a_slot_that_does_not_exist_is_reported,
+    ];
 }

@@ -100,8 +100,8 @@ pub(super) fn gated<'a, D: Device>(
     Ok((&functions(kernels, matrix)?.gated, grid, [GATED_THREADS, 1]))
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_by_every_kernel() {
         for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
             let lengths: &[usize] =
@@ -216,7 +216,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_longer_and_shorter_than_a_step() {
         use BlockType::{IQ4_XS, Q2_K, Q4_0, Q4_K, Q6_K, Q8_0};
         for (ty, lengths) in [
@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_row_that_is_not_finite_shows_it_and_no_other_does() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -264,7 +264,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn blocks_are_as_large_as_there_are_enough_of() {
         let cases = [
             ((28672, 1), Form::Few(0)),
@@ -278,4 +278,11 @@ mod tests {
             assert_eq!(form(n_rows, n_batch), expected, "{n_rows} x {n_batch}");
         }
     }
+
+    crate::testing::tests![
+        every_type_by_every_kernel,
+        rows_longer_and_shorter_than_a_step,
+        a_row_that_is_not_finite_shows_it_and_no_other_does,
+        blocks_are_as_large_as_there_are_enough_of,
+    ];
 }

@@ -166,8 +166,8 @@ fn grid<D: Device>(n_batch: usize, x_rows: usize, matrix: &Matrix<D>, w_rows: us
     [n_batch.div_ceil(x_rows) as u32, n_tiles as u32, 1]
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
@@ -334,23 +334,23 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_in_f32() {
         check_all(Form::F32, &BLOCK_TYPES, &[5, 1, 3]);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_in_half_precision() {
         let types: Vec<_> = BLOCK_TYPES.into_iter().filter(|&ty| half_type(ty).is_some()).collect();
         check_all(Form::Half, &types, &[5, 1, 66]);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_with_8_bit_activations() {
         check_all(Form::Int8, &INTEGER_TYPES, &[5, 1, 66]);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_of_both_sizes_in_half_precision() {
         use BlockType::*;
         let (kernels, stream) = kernels();
@@ -366,7 +366,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_of_both_sizes_with_8_bit_activations() {
         use BlockType::*;
         let (kernels, stream) = kernels();
@@ -382,7 +382,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_tile_in_f32_is_left_and_another_begun() {
         let (kernels, stream) = kernels();
         let (types, n_rows) = (&[BlockType::Q5_1][..], &[66][..]);
@@ -393,7 +393,7 @@ mod tests {
         check(&kernels, &stream, &case);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn prompts_have_the_arithmetic_of_decode_steps_in_a_block() {
         // One block of 32 columns is one term in both.
         let (kernels, stream) = kernels();
@@ -420,4 +420,14 @@ mod tests {
             assert_eq!(read(&stream, &few, 21), read(&stream, &many, 21), "{ty}");
         }
     }
+
+    crate::testing::tests![
+        every_type_in_f32,
+        every_type_in_half_precision,
+        every_type_with_8_bit_activations,
+        tiles_of_both_sizes_in_half_precision,
+        tiles_of_both_sizes_with_8_bit_activations,
+        a_tile_in_f32_is_left_and_another_begun,
+        prompts_have_the_arithmetic_of_decode_steps_in_a_block,
+    ];
 }

@@ -92,8 +92,8 @@ pub fn matvec<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
@@ -169,7 +169,7 @@ mod tests {
         );
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_by_one_row_and_by_several() {
         for ty in BLOCK_TYPES {
             let n_cols = 256.max(ty.block_len());
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_longer_and_shorter_than_a_step_of_a_warp() {
         for ty in BLOCK_TYPES {
             let len = ty.block_len();
@@ -195,7 +195,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_captured_product_is_replayed_on_new_values() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -224,4 +224,10 @@ mod tests {
             assert_eq!(found, expected);
         }
     }
+
+    crate::testing::tests![
+        every_type_by_one_row_and_by_several,
+        rows_longer_and_shorter_than_a_step_of_a_warp,
+        a_captured_product_is_replayed_on_new_values,
+    ];
 }

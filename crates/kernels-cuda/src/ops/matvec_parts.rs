@@ -120,8 +120,8 @@ fn queue<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [threads, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, weights};
     use crate::{Buffer, HalfRows, Matrix, Rows, split_rows};
@@ -226,7 +226,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn few_rows_and_many_have_the_same_bits() {
         for ty in TYPES {
             for (n_rows, n_batch, extras) in [(37, 3, false), (19, 11, true)] {
@@ -236,13 +236,13 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn more_rows_than_a_tile_has() {
         check(&Case { ty: BlockType::BF16, n_rows: 131, n_cols: 136, n_batch: 66, extras: true });
         check(&Case { ty: BlockType::F8_0, n_rows: 5, n_cols: 64, n_batch: 65, extras: false });
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn columns_of_no_whole_step_or_segment() {
         for (ty, lengths) in [
             (BlockType::BF16, &[1, 3, 7, 65, 578, 1029][..]),
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn what_is_not_finite_reaches_its_own_row_alone() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_are_as_large_as_there_are_enough_of() {
         // Of weight rows and activation rows.
         let cases = [
@@ -308,4 +308,12 @@ mod tests {
             assert_eq!((tile.w_rows, tile.x_rows), expected, "{n_rows} x {n_batch}");
         }
     }
+
+    crate::testing::tests![
+        few_rows_and_many_have_the_same_bits,
+        more_rows_than_a_tile_has,
+        columns_of_no_whole_step_or_segment,
+        what_is_not_finite_reaches_its_own_row_alone,
+        tiles_are_as_large_as_there_are_enough_of,
+    ];
 }

@@ -203,8 +203,8 @@ pub fn matvec_quantized<D: Device>(
     Ok(())
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use realizar_quant::BlockType;
 
     use super::*;
@@ -283,7 +283,7 @@ mod tests {
         assert!(same, "{types:?} x {n_batch}");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_type_by_one_row_and_by_several() {
         let (kernels, stream) = kernels();
         for ty in INTEGER_TYPES {
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_longer_and_shorter_than_a_step_of_a_warp() {
         let (kernels, stream) = kernels();
         for ty in INTEGER_TYPES {
@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_have_the_bits_of_single_rows() {
         let (kernels, stream) = kernels();
         for (i, ty) in INTEGER_TYPES.into_iter().enumerate() {
@@ -318,7 +318,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn matrices_of_different_types_in_one_launch() {
         use BlockType::*;
         let (kernels, stream) = kernels();
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_row_that_is_not_finite_shows_it() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -357,4 +357,12 @@ mod tests {
         let found = read(&stream, &out, 4).iter().map(|x| x.is_finite()).collect::<Vec<_>>();
         assert_eq!(found, [true, true, false, false]);
     }
+
+    crate::testing::tests![
+        every_type_by_one_row_and_by_several,
+        rows_longer_and_shorter_than_a_step_of_a_warp,
+        tiles_have_the_bits_of_single_rows,
+        matrices_of_different_types_in_one_launch,
+        a_row_that_is_not_finite_shows_it,
+    ];
 }

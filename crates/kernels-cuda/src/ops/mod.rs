@@ -27,6 +27,8 @@ mod route;
 mod rows;
 mod short_conv;
 mod shortlist;
+#[cfg(feature = "tests")]
+pub(crate) mod tests;
 mod wgmma;
 
 pub use attention::{

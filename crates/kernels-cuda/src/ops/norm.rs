@@ -104,8 +104,8 @@ pub fn norm<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, kernels, on_device, read};
 
@@ -114,7 +114,7 @@ mod tests {
         assert!(away <= 2e-6 * (expected.abs() + 1.0), "{what}: {found} is not {expected}");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn norms() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_of_a_norm_do_not_depend_on_each_other() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -196,8 +196,8 @@ mod tests {
         assert_eq!(read(&stream, &x_at, x.len()), together);
     }
 
-    #[test]
-    #[should_panic(expected = "weight is on another device")]
+    #[cfg_attr(test, test)]
+    #[cfg_attr(test, should_panic(expected = "weight is on another device"))]
     fn buffers_of_another_device_are_not_taken() {
         let ((kernels, stream), (others, other_stream)) = (kernels(), kernels());
         let x = on_device(kernels.device(), &stream, &[1.0f32; 4]);
@@ -206,4 +206,10 @@ mod tests {
         let op = Norm { kind: NormKind::Rms, group: 4, eps: 1e-6, weight, bias: None };
         norm(&kernels, &stream, &op, x, x).unwrap();
     }
+
+    crate::testing::tests![
+        norms,
+        rows_of_a_norm_do_not_depend_on_each_other,
+        buffers_of_another_device_are_not_taken => "weight is on another device",
+    ];
 }

@@ -180,7 +180,7 @@ impl<D: Device> Quantized<'_, D> {
     }
 
     /// Waits for the rows, with the zeros behind them: of each row the words of its quants, then of its blocks.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "tests"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<[Vec<u32>; 2]> {
         let (ty, room) = (self.room.ty, self.room);
         let n = ty.n_blocks(self.n_cols);
@@ -426,8 +426,8 @@ pub fn quantize_norm<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [NORM_THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{
         Random, TestDevice, halved, kernels, on_device, quantized_block, read, wgmma_kernels,
@@ -476,7 +476,7 @@ mod tests {
         values.chunks(stride).map(|row| row[..n_cols].to_vec()).collect()
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn blocks_are_those_of_the_definition() {
         let (kernels, stream) = kernels();
         let (n_rows, n_cols, stride) = (4, 320, 332);
@@ -497,7 +497,7 @@ mod tests {
         check(&stream, &room, 2, &rows_of(&values, stride, n_cols));
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn activations_and_norms_are_quantized() {
         let (kernels, stream) = kernels();
         let (n_rows, n_cols, stride) = (3, 352, 356);
@@ -562,7 +562,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_of_bf16_have_sums_and_end_with_zeros() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -601,7 +601,7 @@ mod tests {
     }
 
     /// What a product of prefill rows takes is the rounding of what a norm or an activation gives.
-    #[test]
+    #[cfg_attr(test, test)]
     fn prefill_rows_are_rounded_where_they_are_made() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -640,10 +640,18 @@ mod tests {
         }
     }
 
-    #[test]
-    #[should_panic(expected = "33 columns are not blocks of 32")]
+    #[cfg_attr(test, test)]
+    #[cfg_attr(test, should_panic(expected = "33 columns are not blocks of 32"))]
     fn rows_are_whole_blocks() {
         let (kernels, stream) = kernels();
         room(kernels.device(), &stream).rows(0, 1, 33);
     }
+
+    crate::testing::tests![
+        blocks_are_those_of_the_definition,
+        activations_and_norms_are_quantized,
+        rows_of_bf16_have_sums_and_end_with_zeros,
+        prefill_rows_are_rounded_where_they_are_made,
+        rows_are_whole_blocks => "33 columns are not blocks of 32",
+    ];
 }

@@ -170,8 +170,8 @@ pub fn all_gather<D: Device>(
     unsafe { kernels.launch(stream, &kernels.ranks.join, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::Captured;
     use crate::testing::{Random, TestDevice, bench, is_card, on_device, read};
@@ -210,7 +210,7 @@ mod tests {
         Random(rank as u64 + 5).floats(N_ROWS * stride)
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn sums_are_added_up_in_the_order_of_the_ranks_on_all_of_them() {
         if is_card() {
             return;
@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn columns_are_put_side_by_side_in_the_order_of_the_ranks() {
         if is_card() {
             return;
@@ -276,4 +276,9 @@ mod tests {
         let expected: Vec<f32> = (0..N_ROWS).flat_map(row).collect();
         assert!(found.iter().all(|found| *found == expected));
     }
+
+    crate::testing::tests![
+        sums_are_added_up_in_the_order_of_the_ranks_on_all_of_them,
+        columns_are_put_side_by_side_in_the_order_of_the_ranks,
+    ];
 }

@@ -128,12 +128,12 @@ pub fn rope<D: Device>(
     unsafe { kernels.launch(stream, &kernels.rope.rope, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, kernels, on_device, read};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tables_hold_the_angles_of_positions() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -172,7 +172,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn pairs_turn_by_the_angles_of_their_row() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -229,4 +229,9 @@ mod tests {
             }
         }
     }
+
+    crate::testing::tests![
+        tables_hold_the_angles_of_positions,
+        pairs_turn_by_the_angles_of_their_row,
+    ];
 }

@@ -143,7 +143,7 @@ impl<D: Device> Halves<'_, D> {
     }
 
     /// Waits for the rows, with the zeros behind them.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "tests"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
         let of_row = |row: usize| {
             let mut values = vec![0; self.n_cols.next_multiple_of(DEPTH)];
@@ -222,12 +222,12 @@ pub fn split_rows<D: Device>(
     unsafe { kernels.launch(stream, &kernels.round.split, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, halved, kernels, on_device};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_are_rounded_and_filled_up_with_zeros() {
         let (kernels, stream) = kernels();
         let (n_rows, n_cols, stride) = (4, 69, 71);
@@ -270,4 +270,6 @@ mod tests {
             }
         }
     }
+
+    crate::testing::tests![rows_are_rounded_and_filled_up_with_zeros,];
 }

@@ -283,8 +283,8 @@ fn grid(n_rows: usize, n_cols: usize, per_thread: usize) -> [u32; 3] {
     [n_rows as u32, n_blocks as u32, 1]
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{Random, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
@@ -417,7 +417,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn scores_become_factors() {
         let on = kernels();
         // exp of these is 1, 2, 4, 8.
@@ -449,7 +449,7 @@ mod tests {
         assert_routes(&on, &Choice { n_chosen: 5, ..of_chosen }, None, &zeros, 40);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn any_number_of_experts() {
         let on = kernels();
         for (n_experts, n_chosen, groups) in [
@@ -480,7 +480,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_alone_and_rows_that_take_no_part() {
         let on = kernels();
         let scores = Random(8).floats(7 * 70);
@@ -501,7 +501,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn what_is_no_number_shows() {
         let on = kernels();
         let mut scores = [0.5; 40];
@@ -536,7 +536,7 @@ mod tests {
         found.chunks(stride).flat_map(|row| row[..n_cols].to_vec()).collect()
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn results_are_added_by_their_factors() {
         let on = kernels();
         // Enough elements for four of a thread, and a row that takes no part, whose results are not numbers.
@@ -574,7 +574,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn results_get_the_biases_of_their_experts() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -607,7 +607,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn columns_land_where_they_belong() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -631,7 +631,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn columns_may_be_left_out() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -644,7 +644,7 @@ mod tests {
         assert_eq!(read(&stream, &out, 4), [3.0, 1.0, 7.0, 5.0]);
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_column_that_does_not_exist_is_reported() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -654,4 +654,16 @@ mod tests {
         let message = device.synchronize(&stream).unwrap_err().to_string();
         assert!(message.contains("trap") && message.contains("reorder"), "{message}");
     }
+
+    crate::testing::tests![
+        scores_become_factors,
+        any_number_of_experts,
+        rows_alone_and_rows_that_take_no_part,
+        what_is_no_number_shows,
+        results_are_added_by_their_factors,
+        results_get_the_biases_of_their_experts,
+        columns_land_where_they_belong,
+        columns_may_be_left_out,
+        a_column_that_does_not_exist_is_reported,
+    ];
 }

@@ -96,8 +96,8 @@ pub fn short_conv<D: Device>(
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::StateSpec;
     use crate::testing::{Random, StateWords, TestDevice, kernels, on_device, read};
@@ -198,7 +198,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn a_convolution_is_its_sum_however_it_is_cut() {
         for (shape, act) in [
             ((3, 64, 9), None),
@@ -234,7 +234,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn sequences_of_a_batch_do_not_meet() {
         let case = Case::new((4, 40, 9), Some(Activation::Silu));
         case.run(0, &[(3, NONE)], &[(2, 0)]);
@@ -247,7 +247,7 @@ mod tests {
         assert_eq!(together, [one, other, new].concat());
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn four_channels_of_a_thread_have_the_bits_of_one() {
         // Enough elements for the kernel with four, and then too few.
         let n_rows = 40;
@@ -260,7 +260,7 @@ mod tests {
         assert!([first, last].concat() == whole, "the rows");
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn every_activation_is_the_one_of_its_index() {
         for act in Activation::ALL {
             let case = Case::new((1, 40, 1), Some(act));
@@ -301,7 +301,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn slots_and_sequences_that_do_not_exist_are_reported() {
         for (from, to) in [(16, NONE), (NONE, 16)] {
             let case = Case::new((2, 3, 2), None);
@@ -324,4 +324,12 @@ mod tests {
             assert!(message.contains("trap") && message.contains("short_conv_1"), "{message}");
         }
     }
+
+    crate::testing::tests![
+        a_convolution_is_its_sum_however_it_is_cut,
+        sequences_of_a_batch_do_not_meet,
+        four_channels_of_a_thread_have_the_bits_of_one,
+        every_activation_is_the_one_of_its_index,
+        slots_and_sequences_that_do_not_exist_are_reported,
+    ];
 }

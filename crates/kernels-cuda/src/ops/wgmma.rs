@@ -31,7 +31,7 @@ const SHARED_BYTES: u32 = 20 * 8192 + 16 * 10;
 /// Columns of a span: rows are filled up to a multiple of them with zeros.
 const SPAN: usize = 128;
 /// Columns of a stage, of which a row has neighbouring bytes.
-#[cfg(test)]
+#[cfg(any(test, feature = "tests"))]
 const STAGE: usize = 64;
 /// Rows and columns of a block of the kernels that group rows, and its warps.
 const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
@@ -214,7 +214,7 @@ impl<D: Device> Grouped<'_, D> {
     }
 
     /// Waits for the rows, with the zeros behind them: by stages.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "tests"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
         let of_stage = |stage: usize| {
             let mut values = vec![0; self.n_rows * STAGE];
@@ -439,15 +439,15 @@ fn tile(n_rows: usize, n_batch: usize) -> usize {
     usize::from(n_batch > X_ROWS[0] && n_blocks >= MIN_BLOCKS)
 }
 
-#[cfg(test)]
-mod tests {
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests {
     use super::*;
     use crate::testing::{
         Random, TestDevice, halved, is_card, kernels, on_device, read, weights, wgmma_kernels,
     };
     use crate::{HalfRows, LinearHalf, ProductRows, matmul_half, quantize_activated, round_rows};
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn rows_are_rounded_in_the_order_of_the_products() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -494,7 +494,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn tiles_are_larger_where_there_are_enough() {
         let shapes = [(4096, 512), (4096, 1024), (28672, 512), (28672, 128)];
         assert_eq!(shapes.map(|(n_rows, n_batch)| tile(n_rows, n_batch)), [0, 1, 1, 0]);
@@ -509,7 +509,7 @@ mod tests {
         tile: usize,
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn products_are_those_of_other_tensor_cores() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -534,7 +534,7 @@ mod tests {
         }
     }
 
-    #[test]
+    #[cfg_attr(test, test)]
     fn gated_products_are_those_of_single_launches() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
@@ -636,4 +636,11 @@ mod tests {
             }
         }
     }
+
+    crate::testing::tests![
+        rows_are_rounded_in_the_order_of_the_products,
+        tiles_are_larger_where_there_are_enough,
+        products_are_those_of_other_tensor_cores,
+        gated_products_are_those_of_single_launches,
+    ];
 }

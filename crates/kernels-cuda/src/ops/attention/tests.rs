@@ -1,8 +1,8 @@
 //! Attention on the interpreter, against F64.
 
-mod decode;
-mod new_heads;
-mod prefill;
+pub(crate) mod decode;
+pub(crate) mod new_heads;
+pub(crate) mod prefill;
 
 use std::sync::Arc;
 

@@ -6,8 +6,8 @@
 
 mod feed;
 mod greedy;
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, feature = "tests"))]
+pub(super) mod tests;
 
 use std::sync::Arc;
 

@@ -194,20 +194,20 @@ fn check_lists(width: usize, sizes: &[u32]) {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn lists_are_those_of_a_full_sort() {
     for width in [1, 7, 63, 64, 65, 257, 1000] {
         check_lists(width, &[1, 2, 40, 256]);
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn lists_of_several_chunks_are_those_of_a_full_sort() {
     check_lists(4097, &[2, 40]);
     check_lists(12_300, &[1, 256]);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn rows_with_more_blocks_than_are_kept_at_hand() {
     let width = 64 * 4096 + 1;
     let mut logits = Random(5).floats(width);
@@ -219,7 +219,7 @@ fn rows_with_more_blocks_than_are_kept_at_hand() {
     bench.check_all(&[ShortlistRow { shares, ..best_of(0, 100) }]);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn shares_have_these_bits() {
     // The definition in rational numbers of Python, for logits beside 17.25 and a scale of one.
     let logits = [17.25, 17.0, 16.7, 1.0, -3.5, -1e30];
@@ -234,7 +234,7 @@ fn shares_have_these_bits() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn unusable_logits_are_told_where_their_tokens_may_come() {
     for bad in [f32::NAN, -f32::NAN, f32::INFINITY] {
         let mut logits = Random(1).floats(1000);
@@ -269,7 +269,7 @@ fn unusable_logits_are_told_where_their_tokens_may_come() {
     );
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn captured_lists_follow_what_is_uploaded() {
     let width = 5000;
     let logits = rows_of(width);
@@ -314,7 +314,7 @@ fn first_of_largest(logits: &[f32]) -> [u32; 2] {
     at.map_or([NO_TOKEN, max.to_bits()], |at| [at as u32, logits[at].to_bits()])
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn the_best_token_is_the_first_of_the_largest() {
     for width in [1, 3, 64, 4095, 4096, 4097, 20_000] {
         let mut logits = rows_of(width);
@@ -346,7 +346,7 @@ fn the_best_token_is_the_first_of_the_largest() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn a_captured_choice_feeds_the_next_step() {
     // Row `i` of a table has its largest value at the token after `i`: a loop that looks up what it has chosen.
     let n = 70;
@@ -409,7 +409,7 @@ fn drawn_of_best(logits: &[f32], of: &ShortlistRow<'_>, draw: &DrawOfBest) -> u3
     found.expect("a place is in front of the end").0
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn lists_feed_the_next_step() {
     let width = 5000;
     let mut logits = rows_of(width);
@@ -462,7 +462,7 @@ fn lists_feed_the_next_step() {
     bench.check(&wanted[1], &lists.list(1));
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn tokens_are_drawn_of_the_best_behind_filters() {
     let logits = rows_of(700);
     let n_rows = logits.len() / 700;
@@ -510,8 +510,8 @@ fn tokens_are_drawn_of_the_best_behind_filters() {
     }
 }
 
-#[test]
-#[should_panic(expected = "shares are wanted")]
+#[cfg_attr(test, test)]
+#[cfg_attr(test, should_panic(expected = "shares are wanted"))]
 fn shares_are_not_left_out_silently() {
     let bench = Bench::new(&[1.0; 8], 8, 0, 8);
     let (scratch, mut lists) = (bench.scratch(1), bench.lists(1));
@@ -522,3 +522,17 @@ fn shares_are_not_left_out_silently() {
     });
     lists.queue(&bench.kernels, &bench.stream, bench.rows(), &scratch, 1, false).unwrap();
 }
+
+crate::testing::tests![
+    lists_are_those_of_a_full_sort,
+    lists_of_several_chunks_are_those_of_a_full_sort,
+    rows_with_more_blocks_than_are_kept_at_hand,
+    shares_have_these_bits,
+    unusable_logits_are_told_where_their_tokens_may_come,
+    captured_lists_follow_what_is_uploaded,
+    the_best_token_is_the_first_of_the_largest,
+    a_captured_choice_feeds_the_next_step,
+    lists_feed_the_next_step,
+    tokens_are_drawn_of_the_best_behind_filters,
+    shares_are_not_left_out_silently => "shares are wanted",
+];

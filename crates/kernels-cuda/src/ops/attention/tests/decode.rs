@@ -37,7 +37,7 @@ fn check_decodes(case: &Case) {
     check_decode(&in_f32(case), 3e-6);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_types_of_keys_and_values() {
     for (ty, tolerance) in [
         (BlockType::F32, 3e-6),
@@ -53,7 +53,7 @@ fn decode_types_of_keys_and_values() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_heads_and_pages_of_odd_shapes() {
     for (n_heads, n_kv_heads, head_dim, page_len) in [
         (1, 1, 8, 16),
@@ -74,14 +74,14 @@ fn decode_heads_and_pages_of_odd_shapes() {
     check_decode(&wide, 3e-6);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_splits_and_spans_are_added() {
     let case =
         Case { head_dim: 16, n_heads: 3, n_kv_heads: 1, ..Case::new(&[1025, 2048, 5000, 3]) };
     check_decodes(&case);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_rows_have_the_same_bits_by_splits_and_by_spans() {
     let case = Case { head_dim: 8, n_heads: 1, n_kv_heads: 1, ..Case::new(&[2100, 300]) };
     for case in [in_f32(&case), case] {
@@ -96,7 +96,7 @@ fn decode_rows_have_the_same_bits_by_splits_and_by_spans() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn a_decode_step_is_replayed() {
     let world = World::new(&Case { head_dim: 8, ..Case::new(&[2100, 300]) });
     let rows = [Row::of(0, 2099), Row::of(1, 299), Row::NONE];
@@ -117,7 +117,7 @@ fn a_decode_step_is_replayed() {
     assert_eq!(bits(&replayed), bits(&found));
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_windows() {
     for window in [1, 20, 256, 300, 4000] {
         let window = Some(window);
@@ -130,7 +130,7 @@ fn decode_windows() {
     check_decodes(&Case { window: Some(3000), ..case });
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_soft_caps_and_sinks() {
     let case = Case::new(&[1, 257, 40]);
     check_decodes(&Case { softcap: Some(0.7), ..case.clone() });
@@ -138,7 +138,7 @@ fn decode_soft_caps_and_sinks() {
     check_decodes(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn values_that_a_decode_row_does_not_see_change_no_bit() {
     let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[40]) };
     let [f8, q4_0] = [BlockType::F8, BlockType::Q4_0].map(|ty| Case { ty, ..case.clone() });
@@ -159,7 +159,7 @@ fn values_that_a_decode_row_does_not_see_change_no_bit() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn contexts_that_do_not_exist_are_reported() {
     let case = Case::new(&[16]);
     // A context that is longer than the step's, a sequence without a base, a page without a word, and a word that is
@@ -185,7 +185,7 @@ fn contexts_that_do_not_exist_are_reported() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn decode_blocks_along_heads_of_odd_sizes() {
     use BlockType::{F8, Q4_0, Q8_0};
     for (ty, head_dim) in [(Q8_0, 20), (Q8_0, 96), (Q8_0, 200), (Q4_0, 20), (Q4_0, 200), (F8, 20)] {
@@ -194,3 +194,16 @@ fn decode_blocks_along_heads_of_odd_sizes() {
         check_decode(&in_f32(&case), 3e-6);
     }
 }
+
+crate::testing::tests![
+    decode_types_of_keys_and_values,
+    decode_heads_and_pages_of_odd_shapes,
+    decode_splits_and_spans_are_added,
+    decode_rows_have_the_same_bits_by_splits_and_by_spans,
+    a_decode_step_is_replayed,
+    decode_windows,
+    decode_soft_caps_and_sinks,
+    values_that_a_decode_row_does_not_see_change_no_bit,
+    contexts_that_do_not_exist_are_reported,
+    decode_blocks_along_heads_of_odd_sizes,
+];

@@ -95,7 +95,7 @@ fn check_both(case: &Case, turn: Turn) {
     check(&in_f32(case), turn, longest);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn of_all_types() {
     let turn = Turn { rotary_dim: 64, pairs: Pairs::Halves, norms: true };
     use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
@@ -105,7 +105,7 @@ fn of_all_types() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn of_heads_of_odd_shapes() {
     for (n_heads, n_kv_heads, head_dim, rotary_dim, norms) in
         [(1, 1, 8, 8, false), (3, 3, 80, 20, true), (16, 2, 20, 12, false), (6, 2, 256, 64, true)]
@@ -118,7 +118,7 @@ fn of_heads_of_odd_shapes() {
     check(&wide, turn, 270);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn of_contexts_of_several_splits() {
     let turn = Turn { rotary_dim: 8, pairs: Pairs::Halves, norms: true };
     let case = Case { head_dim: 8, n_heads: 1, n_kv_heads: 1, ..Case::new(&[2100, 300]) };
@@ -131,3 +131,5 @@ fn of_contexts_of_several_splits() {
         check_both(&Case { window: Some(20), chunked, ..case.clone() }, turn);
     }
 }
+
+crate::testing::tests![of_all_types, of_heads_of_odd_shapes, of_contexts_of_several_splits,];

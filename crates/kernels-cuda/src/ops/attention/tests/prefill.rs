@@ -31,7 +31,7 @@ fn check_prefills(case: &Case) {
     check_prefill(&in_f32(case), 2e-6);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_types_of_keys_and_values() {
     for (ty, tolerance) in [
         (BlockType::F32, 2e-6),
@@ -47,7 +47,7 @@ fn prefill_types_of_keys_and_values() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_heads_and_pages_of_odd_shapes() {
     for (n_heads, n_kv_heads, head_dim, page_len) in [
         (1, 1, 8, 16),
@@ -68,7 +68,7 @@ fn prefill_heads_and_pages_of_odd_shapes() {
     check_prefill(&Case { n_heads: 2, n_kv_heads: 1, head_dim: 576, ..Case::new(&[20]) }, 2e-6);
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_windows() {
     for window in [1, 20, 64, 100, 4000] {
         let window = Some(window);
@@ -78,7 +78,7 @@ fn prefill_windows() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_soft_caps_and_sinks() {
     let case = Case { head_dim: 40, ..Case::new(&[1, 130, 40]) };
     check_prefills(&Case { softcap: Some(0.7), ..case.clone() });
@@ -86,7 +86,7 @@ fn prefill_soft_caps_and_sinks() {
     check_prefills(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_chunks_of_a_prompt_have_the_bits_of_the_whole() {
     let case = Case { head_dim: 32, n_heads: 3, n_kv_heads: 1, ..Case::new(&[300]) };
     for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
@@ -102,7 +102,7 @@ fn prefill_chunks_of_a_prompt_have_the_bits_of_the_whole() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_rows_see_as_far_as_they_reach() {
     let case = Case { sinks: true, head_dim: 32, ..Case::new(&[150]) };
     for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
@@ -123,7 +123,7 @@ fn prefill_rows_see_as_far_as_they_reach() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn values_that_a_prefill_row_does_not_see_change_no_bit() {
     let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[140]) };
     for case in [in_f32(&case), case] {
@@ -151,7 +151,7 @@ fn values_that_a_prefill_row_does_not_see_change_no_bit() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_of_long_contexts_and_large_scores() {
     let case = Case { n_heads: 1, n_kv_heads: 1, head_dim: 32, ..Case::new(&[5000]) };
     for (case, tolerance) in [(in_f32(&case), 1e-6), (case, 3e-5)] {
@@ -168,7 +168,7 @@ fn prefill_of_long_contexts_and_large_scores() {
     }
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_blocks_along_heads_of_odd_sizes() {
     use BlockType::{F8, Q4_0, Q8_0};
     for (ty, head_dim) in [(Q8_0, 20), (Q8_0, 96), (Q8_0, 200), (Q4_0, 20), (Q4_0, 200), (F8, 20)] {
@@ -179,7 +179,7 @@ fn prefill_blocks_along_heads_of_odd_sizes() {
 }
 
 /// What a product behind attention takes is the rounding of its results, of prefill rows behind two others.
-#[test]
+#[cfg_attr(test, test)]
 fn prefill_results_are_rounded_where_they_are_made() {
     let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[40, 9]) };
     let world = World::new(&case);
@@ -217,7 +217,7 @@ fn prefill_results_are_rounded_where_they_are_made() {
     assert_eq!(group(0).read(stream), group(1).read(stream), "in groups");
 }
 
-#[test]
+#[cfg_attr(test, test)]
 fn a_tile_in_front_of_the_results_is_reported() {
     let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[9]) };
     let world = World::new(&case);
@@ -235,3 +235,17 @@ fn a_tile_in_front_of_the_results_is_reported() {
         assert!(message.contains("trap") && message.contains("attention_prefill"), "{message}");
     });
 }
+
+crate::testing::tests![
+    prefill_types_of_keys_and_values,
+    prefill_heads_and_pages_of_odd_shapes,
+    prefill_windows,
+    prefill_soft_caps_and_sinks,
+    prefill_chunks_of_a_prompt_have_the_bits_of_the_whole,
+    prefill_rows_see_as_far_as_they_reach,
+    values_that_a_prefill_row_does_not_see_change_no_bit,
+    prefill_of_long_contexts_and_large_scores,
+    prefill_blocks_along_heads_of_odd_sizes,
+    prefill_results_are_rounded_where_they_are_made,
+    a_tile_in_front_of_the_results_is_reported,
+];
