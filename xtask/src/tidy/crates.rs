@@ -54,7 +54,8 @@ fn missing(package: &Value, name: &str, folder: &Path) -> Vec<&'static str> {
     };
     // A crate that is published nowhere has no readers of its own.
     let is_published = package["publish"].as_array().is_none_or(|to| !to.is_empty());
-    if has("lib") && is_published {
+    // Nor has the library of a program.
+    if has("lib") && !has("bin") && is_published {
         if !folder.join("README.md").is_file() {
             out.push("no README.md");
         }
