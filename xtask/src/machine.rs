@@ -42,7 +42,8 @@ pub(crate) fn run_folder(out: Option<PathBuf>, ending: &str) -> Result<PathBuf> 
     Ok(out.unwrap_or_else(|| shell::root().join("benches/runs").join(name)))
 }
 
-fn date() -> Result<String> {
+/// Today, as `2026-11-30`.
+pub(crate) fn date() -> Result<String> {
     Ok(shell::output(shell::command("date").arg("+%F"))?.trim().to_owned())
 }
 
@@ -55,7 +56,7 @@ pub(crate) fn cpu_name() -> String {
 }
 
 /// Lower-case letters and digits with single dashes, for a folder's name.
-fn slug(text: &str) -> String {
+pub(crate) fn slug(text: &str) -> String {
     let lower = text.to_lowercase();
     let words = lower.split(|c: char| !c.is_ascii_alphanumeric()).filter(|w| !w.is_empty());
     words.collect::<Vec<_>>().join("-")

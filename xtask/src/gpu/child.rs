@@ -1,6 +1,8 @@
 //! A process with a time limit: what it printed, how it ended, how long it took.
 
-use std::io::Read;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,9 +23,17 @@ pub(super) struct Ended {
     pub(super) time: Duration,
 }
 
-/// Runs `command` until it ends, or for `limit`.
-pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended> {
+/// Runs `command` until it ends, or for `limit`. What it prints goes at the end of the file `log`, where there is one, as it is
+/// printed.
+pub(super) fn run(mut command: Command, limit: Duration, log: Option<&Path>) -> Result<Ended> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut from = 0;
+    if let Some(path) = log {
+        let file = OpenOptions::new().create(true).append(true).open(path);
+        let file = file.with_context(|| path.display().to_string())?;
+        from = file.metadata()?.len();
+        command.stdout(file);
+    }
     // What it starts itself ends with it.
     #[cfg(unix)]
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -43,7 +53,12 @@ pub(super) fn run(mut command: Command, limit: Duration) -> Result<Ended> {
         thread::sleep(TICK);
     };
     let time = start.elapsed();
-    let [stdout, stderr] = [readers.0, readers.1].map(|r| r.join().unwrap_or_default());
+    let [mut stdout, stderr] = [readers.0, readers.1].map(|r| r.join().unwrap_or_default());
+    if let Some(path) = log {
+        let mut file = File::open(path).with_context(|| path.display().to_string())?;
+        file.seek(SeekFrom::Start(from))?;
+        stdout = text(Some(file));
+    }
     Ok(Ended { status, stdout, stderr, time })
 }
 
@@ -78,13 +93,23 @@ mod tests {
             command.args(["-c", text]);
             command
         };
-        let ended = run(shell("echo out; echo err >&2; exit 3"), Duration::from_secs(60)).unwrap();
+        let ended =
+            run(shell("echo out; echo err >&2; exit 3"), Duration::from_secs(60), None).unwrap();
         assert_eq!(ended.status.and_then(|s| s.code()), Some(3));
         assert_eq!((ended.stdout.as_str(), ended.stderr.as_str()), ("out\n", "err\n"));
         // The shell waits for another process, which holds the pipes as well.
-        let ended = run(shell("echo first; sleep 1000; true"), Duration::from_millis(200)).unwrap();
+        let ended =
+            run(shell("echo first; sleep 1000; true"), Duration::from_millis(200), None).unwrap();
         assert!(ended.status.is_none() && ended.time < Duration::from_secs(60));
         assert_eq!(ended.stdout, "first\n");
-        assert!(run(Command::new("/no/such/program"), Duration::ZERO).is_err());
+        // A file has it all, also of a process that was ended.
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("log");
+        for (expected, whole) in [("a\n", "a\n"), ("a\n", "a\na\n")] {
+            let ended = run(shell("echo a; sleep 1000"), Duration::from_millis(200), Some(&log));
+            assert_eq!(ended.unwrap().stdout, expected);
+            assert_eq!(std::fs::read_to_string(&log).unwrap(), whole);
+        }
+        assert!(run(Command::new("/no/such/program"), Duration::ZERO, None).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! Puts all that a run needs into a folder: programs without their symbols, the tiny models, a script, and
-//! `pack.json`, which says what was packed.
+//! Packs what a run needs beside the tree: one program under the names of several and the cases of the interpreter's tests, in an
+//! archive, with a script that unpacks and starts it. Models and references are read from the tree.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,25 +8,29 @@ use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::archive::{self, Sizes};
 use crate::shell;
 
 /// `cargo xtask gpu pack`
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The folder, which is made again.
+    /// The folder, which is made again. One inside of the tree should be ignored by git.
     dir: PathBuf,
-    /// An engine to pack instead of building one.
+    /// A program of several to pack instead of building one.
     #[arg(long)]
     bin: Option<PathBuf>,
-    /// llama.cpp's source folder, to build and measure it there.
+    /// Build the engine with wgpu as well, for the step `wgpu` of `gpu run`, and pack the loader of Vulkan.
     #[arg(long)]
-    llama_cpp: Option<PathBuf>,
-    /// Also write the folder to this compressed archive (needs tar).
-    #[arg(long, value_name = "FILE")]
-    tar: Option<PathBuf>,
+    wgpu: bool,
+    /// A folder with llama.cpp's programs and libraries, built for the GPU, for `gpu second`.
+    #[arg(long, value_name = "FOLDER")]
+    llama: Option<PathBuf>,
+    /// MiB that the tree and an archive may have together.
+    #[arg(long, value_name = "MIB", default_value = "64")]
+    limit: u64,
 }
 
-/// What a folder holds.
+/// What an archive holds.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Packed {
     /// The commit that was built.
@@ -35,16 +39,24 @@ pub(super) struct Packed {
     pub(super) n_bytes: u64,
 }
 
-/// The folder of libraries in a packed one.
+/// The names under which the one program is packed.
+pub const PROGRAMS: [&str; 6] = ["realizar", "xtask", "kernel-tests", "card", "compile", "opcodes"];
+
+/// The folder of libraries in a packed one whose engine has wgpu.
 pub(super) const LIBRARIES: &str = "lib";
 /// What Vulkan is loaded by, which a machine with a driver of Vulkan need not have.
 const VULKAN: &str = "libvulkan.so.1";
 
 /// The folder of what the tests of the interpreter ran.
-pub(super) const OPCODES: &str = "opcodes";
+pub(super) const CASES: &str = "cases";
 
-/// The name of the file that says so.
+/// The folder of llama.cpp's programs.
+pub(super) const LLAMA: &str = "llama";
+
+/// The name of the file that says what was packed.
 const FILE: &str = "pack.json";
+/// The script that a run is started by.
+const SCRIPT: &str = "start.sh";
 
 impl Packed {
     /// What `folder` holds.
@@ -57,71 +69,74 @@ impl Packed {
     }
 }
 
-/// The script that a run is started by.
-const SCRIPT: &str = "#!/bin/sh\n# Runs the steps of `cargo xtask gpu run` in this folder; `--help` names them.\n\
-                      exec \"$(dirname \"$0\")/xtask\" gpu run \"$@\"\n";
-/// Folders of llama.cpp's sources that its programs are not built from.
-const LEFT_OUT: &[&str] = &[".git", "build", "docs", "media", "models"];
-
 /// Builds and packs.
 pub(super) fn run(args: &Args) -> Result<()> {
     let absolute = |p: &PathBuf| p.canonicalize().with_context(|| format!("open {}", p.display()));
-    let engine = args.bin.as_ref().map_or_else(shell::build_whole_engine, absolute)?;
-    let mut programs = vec![
-        ("realizar".to_owned(), engine),
-        ("xtask".to_owned(), std::env::current_exe().context("the path of this program")?),
-        ("kernels-cuda-tests".to_owned(), kernel_tests()?),
-    ];
-    for name in ["card_cuda", "matvec_cuda", "opcodes_cuda"] {
-        programs.push((name.to_owned(), example(name)?));
-    }
-
+    let program = args.bin.as_ref().map_or_else(|| build(args.wgpu), absolute)?;
+    let stage = tempfile::tempdir()?;
+    let packed = stage_programs(&program, stage.path(), args.wgpu)?;
     // A folder of another kind is not removed.
     if args.dir.exists() {
         Packed::read(&args.dir)?;
         fs::remove_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
     }
     fs::create_dir_all(&args.dir).with_context(|| args.dir.display().to_string())?;
-    for (name, program) in &programs {
-        place_program(program, &args.dir.join(name))?;
+    let dir = absolute(&args.dir)?;
+
+    fs::write(dir.join(FILE), serde_json::to_string_pretty(&packed)? + "\n")?;
+    let archive = archive::compress(stage.path(), &dir.join("programs.tar.xz"))?;
+    println!("programs: {} MiB, compressed {archive}", packed.n_bytes >> 20);
+    let mut archives = vec![("the programs", archive)];
+    if let Some(llama) = &args.llama {
+        let bench = llama.join("llama-bench");
+        ensure!(bench.is_file(), "{} is missing", bench.display());
+        let stage = tempfile::tempdir()?;
+        copy(llama, &stage.path().join(LLAMA))?;
+        let archive = archive::compress(stage.path(), &dir.join("llama.tar.xz"))?;
+        archives.push(("llama.cpp", archive));
     }
-    opcodes(&args.dir.join(OPCODES))?;
-    let models = Path::new("fixtures/archs");
-    copy(&shell::root().join(models), &args.dir.join(models), &[])?;
-    match vulkan_loader() {
-        Some(library) => {
-            fs::create_dir_all(args.dir.join(LIBRARIES))?;
-            fs::copy(&library, args.dir.join(LIBRARIES).join(VULKAN))
-                .with_context(|| library.display().to_string())?;
-        }
-        None => println!("{VULKAN} is not here: wgpu finds a card where it is installed"),
-    }
-    if let Some(sources) = &args.llama_cpp {
-        let is_source = sources.join("ggml/src/ggml-cuda").is_dir();
-        ensure!(is_source, "{} is not a source folder of llama.cpp", sources.display());
-        copy(sources, &args.dir.join("llama.cpp"), LEFT_OUT)?;
-    }
-    let script = args.dir.join("run.sh");
-    fs::write(&script, SCRIPT).with_context(|| script.display().to_string())?;
+    let script = dir.join(SCRIPT);
+    fs::write(&script, archive::script(&dir.join("programs.tar.xz"))?)
+        .with_context(|| script.display().to_string())?;
     executable(&script)?;
-    let packed = Packed { commit: commit(), n_bytes: n_bytes(&args.dir)? };
-    fs::write(args.dir.join(FILE), serde_json::to_string_pretty(&packed)? + "\n")?;
-    println!("{}: {} MiB, commit {}", args.dir.display(), packed.n_bytes >> 20, packed.commit);
-    if let Some(archive) = &args.tar {
-        let mut tar = std::process::Command::new("tar");
-        tar.arg("-czf").arg(archive).arg("-C").arg(&args.dir).arg(".");
-        shell::check(&mut tar)?;
-        println!("{}: {} MiB", archive.display(), fs::metadata(archive)?.len() >> 20);
-    }
-    Ok(())
+    let sizes = Sizes { tree: archive::tree_size(&dir)?, limit: args.limit << 20 };
+    println!("{}: commit {}", args.dir.display(), packed.commit);
+    sizes.check(&archives)
 }
 
-/// Builds the tests of the kernels and returns their program.
-fn kernel_tests() -> Result<PathBuf> {
+/// Builds the program. It has none of the server's optional features, which a GPU has no part in.
+fn build(wgpu: bool) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    cargo.args(["test", "--package", "realizar-kernels-cuda", "--all-features", "--lib"]);
-    let text = shell::output(cargo.args(["--no-run", "--message-format", "json"]))?;
-    built(&text).context("cargo names no program of the tests")
+    cargo.args(["build", "--release", "--package", "realizar-gpu-tools", "--no-default-features"]);
+    if wgpu {
+        cargo.args(["--features", "wgpu"]);
+    }
+    let text = shell::output(cargo.args(["--message-format", "json"]))?;
+    built(&text).context("cargo names no program")
+}
+
+/// Puts what the archive of programs has into a folder.
+fn stage_programs(program: &Path, to: &Path, wgpu: bool) -> Result<Packed> {
+    let [first, others @ ..] = PROGRAMS;
+    place_program(program, &to.join(first))?;
+    for name in others {
+        fs::hard_link(to.join(first), to.join(name)).with_context(|| name.to_owned())?;
+    }
+    opcodes(&to.join(CASES))?;
+    if wgpu {
+        fs::create_dir_all(to.join(LIBRARIES))?;
+        match vulkan_loader() {
+            Some(library) => drop(
+                fs::copy(&library, to.join(LIBRARIES).join(VULKAN))
+                    .with_context(|| library.display().to_string())?,
+            ),
+            None => println!("{VULKAN} is not here: wgpu finds a GPU where it is installed"),
+        }
+    }
+    let links = fs::metadata(to.join(first))?.len() * others.len() as u64;
+    let packed = Packed { commit: commit(), n_bytes: n_bytes(to)? - links };
+    fs::write(to.join(FILE), serde_json::to_string_pretty(&packed)? + "\n")?;
+    Ok(packed)
 }
 
 /// Runs the tests of the interpreter, which write down what they ran.
@@ -134,14 +149,6 @@ fn opcodes(to: &Path) -> Result<()> {
     let n = fs::read_dir(to).with_context(|| to.display().to_string())?.count();
     println!("{}: {n} cases", to.display());
     Ok(())
-}
-
-/// Builds an example of the kernels and returns its program.
-fn example(name: &str) -> Result<PathBuf> {
-    let mut cargo = shell::cargo();
-    cargo.args(["build", "--release", "--package", "realizar-kernels-cuda", "--example", name]);
-    let text = shell::output(cargo.args(["--message-format", "json"]))?;
-    built(&text).with_context(|| format!("cargo names no program of {name}"))
 }
 
 /// The last program that cargo's messages name.
@@ -177,17 +184,14 @@ fn place_program(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// Copies a folder, but for some of what is in it.
-fn copy(from: &Path, to: &Path, left_out: &[&str]) -> Result<()> {
+/// Copies a folder.
+fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to).with_context(|| to.display().to_string())?;
     for entry in fs::read_dir(from).with_context(|| from.display().to_string())? {
         let (path, name) = entry.map(|e| (e.path(), e.file_name()))?;
-        if left_out.iter().any(|&out| name == out) {
-            continue;
-        }
         // Links to what is elsewhere would lead nowhere on the other machine.
         if path.is_dir() {
-            copy(&path, &to.join(name), &[])?;
+            copy(&path, &to.join(name))?;
         } else {
             fs::copy(&path, to.join(name)).with_context(|| path.display().to_string())?;
         }
@@ -227,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folders_are_copied_but_for_what_is_left_out() {
+    fn folders_are_copied_with_what_is_in_them() {
         let folder = tempfile::tempdir().unwrap();
         let (from, to) = (folder.path().join("from"), folder.path().join("to"));
         for (name, text) in [("a/b/one", "1"), ("a/models/two", "22"), ("models/three", "333")] {
@@ -235,9 +239,9 @@ mod tests {
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        copy(&from, &to, &["models"]).unwrap();
-        assert_eq!(n_bytes(&to).unwrap(), 3);
-        assert!(to.join("a/models/two").is_file() && !to.join("models").exists());
+        copy(&from, &to).unwrap();
+        assert_eq!(n_bytes(&to).unwrap(), 6);
+        assert!(to.join("a/models/two").is_file());
     }
 
     #[test]

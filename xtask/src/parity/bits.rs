@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::archs;
 use super::engine::{Engine, integers, same_bits};
-use super::{Args, GPU_CHUNKS};
+use super::{Args, DEPENDENT_LAUNCH, GPU_CHUNKS};
 use crate::totals::Totals;
 use crate::{setup, table};
 
@@ -104,6 +104,10 @@ fn differing(engine: &Engine, case: &Case, arithmetic: &str, on_gpu: bool) -> Re
         let (base, runs) = engine.logits_in_chunks(model, ids, positions, GPU_CHUNKS, exact)?;
         let runs = GPU_CHUNKS.iter().zip(&runs).filter(|(_, run)| !same_bits(&base, run));
         different.extend(runs.map(|(chunk, _)| format!("chunks of {chunk}")));
+        if let Some(waiting) = engine.without(DEPENDENT_LAUNCH) {
+            let waited = waiting.logits(model, ids, positions, exact)?;
+            different.extend((!same_bits(&base, &waited)).then(|| DEPENDENT_LAUNCH.to_owned()));
+        }
         return Ok(different);
     }
     let logits =

@@ -42,6 +42,14 @@ impl Engine {
         command
     }
 
+    /// The same without one of its options; `None` if it has not got it.
+    pub(super) fn without(&self, option: &str) -> Option<Self> {
+        let options: Vec<String> =
+            self.options.iter().filter(|own| *own != option).cloned().collect();
+        let (bin, environment) = (self.bin.clone(), self.environment.clone());
+        (options.len() < self.options.len()).then_some(Self { bin, options, environment })
+    }
+
     /// `realizar logits` for some positions of a prompt.
     pub(super) fn logits(
         &self,
@@ -185,6 +193,14 @@ fn join(numbers: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_engine_loses_an_option_that_it_has() {
+        let options = ["--device", "cuda", "--cuda-wgmma"].map(str::to_owned).to_vec();
+        let engine = Engine { bin: PathBuf::new(), options, environment: Vec::new() };
+        assert_eq!(engine.without("--cuda-wgmma").unwrap().options, ["--device", "cuda"]);
+        assert!(engine.without("--cuda-dependent-launch").is_none());
+    }
 
     #[test]
     fn logits_are_read_and_compared() {

@@ -23,6 +23,9 @@ mod real;
 /// The chunk sizes that a GPU runs with the model loaded once, to compare their bits.
 const GPU_CHUNKS: &[usize] = &[1, 7, 16];
 
+/// The option that changes no bits.
+const DEPENDENT_LAUNCH: &str = "--cuda-dependent-launch";
+
 /// `cargo xtask parity`; without a choice, the tiny models and bit-identity are checked.
 #[derive(clap::Args, Clone, Default)]
 pub(crate) struct Args {
@@ -64,6 +67,12 @@ pub(crate) struct Args {
     /// Multiply prompts by the instructions of groups of warps, on cards that have them or the interpreter of the kernels.
     #[arg(long, conflicts_with = "archs")]
     cuda_wgmma: bool,
+    /// Launch kernels before those in front of them have ended, and compare with launches that wait.
+    #[arg(long, conflicts_with = "archs")]
+    cuda_dependent_launch: bool,
+    /// Round the activations of generated tokens to BF16.
+    #[arg(long, conflicts_with = "archs")]
+    cuda_bf16_decode: bool,
     /// Read each tiny model from one of its formats: one from safetensors, the next from GGUF.
     #[arg(long)]
     one_format: bool,
@@ -193,8 +202,9 @@ impl Args {
         if let Some(n) = self.tensor_parallel {
             place += &format!(", --tensor-parallel {n}");
         }
-        if self.cuda_wgmma {
-            place += ", --cuda-wgmma";
+        for option in self.cuda_options() {
+            place += ", ";
+            place += option;
         }
         place
     }
@@ -218,11 +228,21 @@ impl Args {
         if let Some(n) = self.tensor_parallel {
             options.extend(["--tensor-parallel".to_owned(), n.to_string()]);
         }
-        options.extend(self.cuda_wgmma.then(|| "--cuda-wgmma".to_owned()));
+        options.extend(self.cuda_options().map(str::to_owned));
         options.extend(self.tier.iter().flat_map(|tier| ["--cpu-tier".to_owned(), tier.clone()]));
         let environment =
             if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };
         Ok(engine::Engine { bin, options, environment })
+    }
+
+    /// Options of the CUDA backend.
+    fn cuda_options(&self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.cuda_wgmma, "--cuda-wgmma"),
+            (self.cuda_bf16_decode, "--cuda-bf16-decode"),
+            (self.cuda_dependent_launch, DEPENDENT_LAUNCH),
+        ];
+        all.into_iter().filter_map(|(is_on, option)| is_on.then_some(option))
     }
 
     fn wants(&self, name: &str) -> bool {
@@ -306,6 +326,9 @@ mod tests {
         let avx2 = Args { tier: Some("avx2".to_owned()), ..Args::archs() };
         assert_eq!(avx2.place(), "cpu (avx2)");
         assert_eq!(options(&avx2).unwrap(), ["--device", "cpu", "--cpu-tier", "avx2"]);
+        let early = Args { cuda_dependent_launch: true, cuda_wgmma: true, ..Args::tiny() };
+        assert_eq!(options(&early).unwrap()[2..], ["--cuda-wgmma", "--cuda-dependent-launch"]);
+        assert_eq!(early.place(), "cpu, --cuda-wgmma, --cuda-dependent-launch");
         let split = Args::archs().split().on_wgpu();
         assert_eq!(split.place(), "wgpu, --gpu-layers 1");
         assert_eq!(options(&split).unwrap(), ["--device", "wgpu", "--gpu-layers", "1"]);

@@ -20,7 +20,8 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Crates outside the layers: tools of this repository. Tests may use them, and features that are off by default.
-const TOOLS: &[&str] = &["xtask", "realizar-benches", "realizar-fuzz", "realizar-ptx"];
+const TOOLS: &[&str] =
+    &["xtask", "realizar-benches", "realizar-fuzz", "realizar-gpu-tools", "realizar-ptx"];
 
 fn layer(name: &str) -> Option<usize> {
     LAYERS.iter().position(|crates| crates.contains(&name))

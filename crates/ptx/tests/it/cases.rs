@@ -1,6 +1,5 @@
 //! What tests ran, written down for a card: with `REALIZAR_PTX_CASES` in the environment each launch that a test compares the
-//! results of becomes a file in that folder. `opcodes_cuda`, an example of `realizar-kernels-cuda`, runs these files on a
-//! card and compares.
+//! results of becomes a file in that folder. `opcodes`, a program of `gpu-tools`, runs these files on a card and compares.
 //!
 //! A file has a line for each fact, and the module's text after the last of them. Left out are launches with dynamic shared
 //! memory or parameters that are neither of 4 nor of 8 bytes, tests with several launches, and sums that are read before
