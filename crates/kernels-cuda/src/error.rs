@@ -123,6 +123,57 @@ pub enum Error {
     },
 }
 
+/// An error of `bench_cuda`.
+#[cfg(feature = "bench")]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BenchError {
+    /// Arguments that it does not have.
+    #[error("{0} (see --help)")]
+    Usage(String),
+    /// A file that cannot be written.
+    #[error("{path}: {reason}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system says.
+        reason: String,
+    },
+    /// A type that only files of others have.
+    #[error("no random weights of type {0}: it cannot be quantized to")]
+    NoWeights(realizar_quant::BlockType),
+    /// Results that are not numbers.
+    #[error("{kernel}: {n} of the first results are not finite")]
+    NotFinite {
+        /// What was launched.
+        kernel: String,
+        /// How many.
+        n: usize,
+    },
+    /// Reads that did not read what was written.
+    #[error("the sum of what was read is {found}, not {expected}")]
+    Sum {
+        /// The sum on the device.
+        found: u32,
+        /// That of what was written.
+        expected: u32,
+    },
+    /// Copies that did not arrive as they were.
+    #[error("small copies to the GPU did not arrive as they were")]
+    Upload,
+    /// What the device reports.
+    #[error(transparent)]
+    Device(#[from] Error),
+}
+
+#[cfg(feature = "bench")]
+impl BenchError {
+    /// Whether nothing else can run after it: a failed kernel breaks the context.
+    pub(crate) fn is_fatal(&self) -> bool {
+        matches!(self, Self::File { .. } | Self::Device(Error::Driver { .. }))
+    }
+}
+
 /// A version of CUDA, or a compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {

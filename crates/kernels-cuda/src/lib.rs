@@ -44,6 +44,8 @@
 pub use realizar_quant::BlockType;
 
 mod error;
+#[cfg(feature = "bench")]
+pub use error::BenchError;
 pub use error::{Error, Version};
 
 mod device;
@@ -83,6 +85,9 @@ pub use ops::{
     rounds_results, route, select_rows, short_conv, sort_by_expert, split_rows, takes_new_heads,
     takes_own_halves, takes_parts, takes_quantized,
 };
+
+#[cfg(feature = "bench")]
+pub mod bench;
 
 #[cfg(any(test, feature = "tests"))]
 mod testing;

@@ -194,7 +194,7 @@ impl<D: Device> KvPages<D> {
     }
 
     /// What is stored: the keys, and the values where they are others.
-    fn buffers(&self) -> impl Iterator<Item = &Buffer<D>> {
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer<D>> {
         std::iter::once(&self.k).chain(&self.v)
     }
 

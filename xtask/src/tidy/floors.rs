@@ -22,7 +22,13 @@ struct House {
 const HOUSES: &[House] = &[
     House {
         src: "crates/kernels-cuda/src",
-        floors: &[&["error"], &["device"], &["image", "matrix", "pages", "states"], &["ops"]],
+        floors: &[
+            &["error"],
+            &["device"],
+            &["image", "matrix", "pages", "states"],
+            &["ops"],
+            &["bench"],
+        ],
     },
     House {
         src: "crates/kernels-wgpu/src",

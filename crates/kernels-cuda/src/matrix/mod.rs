@@ -200,6 +200,29 @@ impl<D: Device> Matrix<D> {
         Ok(())
     }
 
+    /// Queues copies of the first `n` rows, one behind the other, to all others.
+    ///
+    /// # Errors
+    /// What the driver reports.
+    #[cfg(feature = "bench")]
+    pub(crate) fn repeat_rows(&self, stream: &D::Stream, n: usize) -> Result<(), Error> {
+        assert!(0 < n && n <= self.n_rows, "{n} of {} rows", self.n_rows);
+        let Planes { main, high, head } = row_planes(self.ty, self.n_cols);
+        let [high_at, head_at] = self.offsets();
+        for (at, row) in [(0, main), (high_at, high), (head_at, head)] {
+            let mut done = n;
+            while done < self.n_rows && row > 0 {
+                let more = done.min(self.n_rows - done);
+                let from = self.buffer.address() + at as u64;
+                let to = from + (done * row) as u64;
+                // SAFETY: both ranges are rows of one plane, which the buffer has, and the second begins behind the first.
+                unsafe { self.buffer.device().copy(stream, to, from, more * row) }?;
+                done += more;
+            }
+        }
+        Ok(())
+    }
+
     /// Where the second and the third plane begin.
     fn offsets(&self) -> [usize; 2] {
         let Planes { main, high, .. } = row_planes(self.ty, self.n_cols);

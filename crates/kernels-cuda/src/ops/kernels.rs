@@ -33,6 +33,20 @@ pub fn launches_of_thread() -> u64 {
     LAUNCHES.get()
 }
 
+#[cfg(feature = "bench")]
+thread_local! {
+    /// The kernels of what this thread queues, as their functions print, where that is wanted.
+    static NAMES: std::cell::RefCell<Option<Vec<String>>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Runs `work`, and returns the kernels that it queued.
+#[cfg(feature = "bench")]
+pub(crate) fn launched_by<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
+    let before = NAMES.replace(Some(Vec::new()));
+    let result = work();
+    (result, NAMES.replace(before).unwrap_or_default())
+}
+
 /// The kernels, loaded on a device.
 #[derive(Debug)]
 pub struct Kernels<D: Device> {
@@ -125,6 +139,12 @@ impl<D: Device> Kernels<D> {
         let (block, is_dependent) = ([block[0], block[1], 1], self.device.launches_early());
         let launch = Launch { function, grid, block, shared_bytes, is_dependent, arguments };
         LAUNCHES.set(LAUNCHES.get() + 1);
+        #[cfg(feature = "bench")]
+        NAMES.with_borrow_mut(|names| {
+            if let Some(names) = names {
+                names.push(format!("{function:?}"));
+            }
+        });
         // SAFETY: the caller's promise.
         unsafe { self.device.launch(stream, &launch) }
     }

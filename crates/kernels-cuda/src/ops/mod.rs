@@ -46,6 +46,8 @@ pub use experts::{
     takes_own_halves,
 };
 pub use gated::{GatedQuantized, GatedRows, MAX_GATED_ROWS, gated_quantized};
+#[cfg(feature = "bench")]
+pub(crate) use kernels::launched_by;
 pub use kernels::{Kernels, launches_of_thread};
 pub use kv_store::{HeadNorm, NewHeads, RopeStore, kv_store, rope_store};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};

@@ -31,7 +31,7 @@ const SHARED_BYTES: u32 = 20 * 8192 + 16 * 10;
 /// Columns of a span: rows are filled up to a multiple of them with zeros.
 const SPAN: usize = 128;
 /// Columns of a stage, of which a row has neighbouring bytes.
-#[cfg(any(test, feature = "tests"))]
+#[cfg(any(test, feature = "tests", feature = "bench"))]
 const STAGE: usize = 64;
 /// Rows and columns of a block of the kernels that group rows, and its warps.
 const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
@@ -214,7 +214,7 @@ impl<D: Device> Grouped<'_, D> {
     }
 
     /// Waits for the rows, with the zeros behind them: by stages.
-    #[cfg(any(test, feature = "tests"))]
+    #[cfg(any(test, feature = "tests", feature = "bench"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
         let of_stage = |stage: usize| {
             let mut values = vec![0; self.n_rows * STAGE];

@@ -1,0 +1,303 @@
+//! A device that is measured: the kernels on it, memory with values that look like those of models, and the names of what an
+//! operation launches.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+
+use realizar_quant::BlockType;
+
+use super::case::{Case, Form, Op};
+use super::shape::Sizes;
+use crate::device::{Device, Driver, Interpreter};
+use crate::ops::launched_by;
+use crate::{
+    AttentionArithmetic, BenchError, Buffer, Error, Kernels, KvSpec, Matrix, WgmmaKernels,
+    pack_rows, packed_row_bytes,
+};
+
+/// Positions of a page, as the runtime has them.
+pub(super) const PAGE_LEN: usize = 32;
+/// Rows of weights that differ, and rows that are uploaded: the others are copies on the device.
+const DISTINCT_ROWS: usize = 16;
+const UPLOADED_ROWS: usize = 256;
+/// Values that differ.
+pub(super) const DISTINCT_VALUES: usize = 1 << 16;
+
+/// A device whose kernels can be measured, or only run.
+pub(super) trait Target: Device {
+    /// Whether it is a GPU: times of others are no measurements.
+    const IS_GPU: bool;
+
+    /// That it has the instructions of [`WgmmaKernels`].
+    fn check_wgmma(&self) -> Result<(), Error>;
+
+    /// Queues and runs work, and names the kernels that it launched.
+    fn launched(
+        &self,
+        stream: &Self::Stream,
+        work: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<Vec<String>, Error>;
+}
+
+impl Target for Driver {
+    const IS_GPU: bool = true;
+
+    fn check_wgmma(&self) -> Result<(), Error> {
+        self.check_wgmma()
+    }
+
+    fn launched(
+        &self,
+        stream: &Self::Stream,
+        work: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<Vec<String>, Error> {
+        let (done, names) = launched_by(work);
+        done?;
+        self.synchronize(stream)?;
+        Ok(names)
+    }
+}
+
+impl Target for Interpreter {
+    const IS_GPU: bool = false;
+
+    /// Threads that copy nothing end without a wait, which a GPU allows and the interpreter reports.
+    fn check_wgmma(&self) -> Result<(), Error> {
+        if self.launches_early() {
+            let (kernel, reason) = ("wgmma".to_owned(), "some threads do not wait".to_owned());
+            return Err(Error::Kernel { kernel, reason });
+        }
+        Ok(())
+    }
+
+    fn launched(
+        &self,
+        stream: &Self::Stream,
+        work: &dyn Fn() -> Result<(), Error>,
+    ) -> Result<Vec<String>, Error> {
+        self.synchronize(stream)?;
+        self.start_counting();
+        work()?;
+        self.synchronize(stream)?;
+        Ok(self.take_counts().into_iter().map(|counts| counts.kernel).collect())
+    }
+}
+
+/// Packed rows of weights by type, columns and number.
+type Packed = RefCell<HashMap<(BlockType, usize, usize), Rc<Vec<u8>>>>;
+
+/// Kernels on a device, in one way of launching them.
+pub(super) struct Bench<D: Target> {
+    pub(super) device: Arc<D>,
+    pub(super) kernels: Arc<Kernels<D>>,
+    /// Whether the device has the instructions of the next.
+    has_wgmma: bool,
+    wgmma: OnceLock<WgmmaKernels<D>>,
+    pub(super) stream: D::Stream,
+    pub(super) sizes: Sizes,
+    packed: Packed,
+}
+
+/// Numbers that look random, the same in every run.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn bits(&mut self) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    /// Below `n`, which is small.
+    pub(super) fn below(&mut self, n: usize) -> usize {
+        self.bits() as usize % n
+    }
+
+    /// From -1 up to 1.
+    fn float(&mut self) -> f32 {
+        (self.bits() >> 7) as f32 / (1 << 23) as f32 - 1.0
+    }
+
+    pub(super) fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.float()).collect()
+    }
+}
+
+impl<D: Target> Bench<D> {
+    pub(super) fn new(device: D, sizes: &Sizes) -> Result<Self, Error> {
+        let device = Arc::new(device);
+        let kernels = Arc::new(Kernels::load(&device)?);
+        let (stream, has_wgmma) = (device.stream()?, device.check_wgmma().is_ok());
+        let (wgmma, packed) = (OnceLock::new(), RefCell::default());
+        Ok(Self { device, kernels, has_wgmma, wgmma, stream, sizes: sizes.clone(), packed })
+    }
+
+    /// What launches do with the one in front of them, as rows say it.
+    pub(super) fn launch_mode(&self) -> &'static str {
+        if self.device.launches_early() { "dependent" } else { "plain" }
+    }
+
+    /// Whether the device has the kernels of a case.
+    pub(super) fn has_kernels(&self, case: &Case) -> bool {
+        case.form != Form::Wgmma || self.has_wgmma
+    }
+
+    /// The kernels of a prepared case that takes them.
+    pub(super) fn wgmma(&self) -> &WgmmaKernels<D> {
+        self.wgmma.get().expect("the cases that take them were prepared")
+    }
+
+    /// Loads the kernels of cases, each image in a thread of its own: a driver may have to compile them.
+    pub(super) fn prepare(&self, cases: &[&Case]) -> Result<(), Error> {
+        let (mut types, mut of_experts, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+        for case in cases {
+            let to = if case.op.is_of_experts() { &mut of_experts } else { &mut types };
+            to.extend(
+                case.types
+                    .iter()
+                    .copied()
+                    .filter(|_| case.op.is_product() || case.op.is_of_experts()),
+            );
+            if case.op == Op::Attention {
+                specs.push(self.kv_spec(case, 1));
+            }
+        }
+        for types in [&mut types, &mut of_experts] {
+            types.sort_unstable_by_key(|ty| ty.name());
+            types.dedup();
+        }
+        specs.dedup();
+        let by_wgmma = cases.iter().any(|case| case.form == Form::Wgmma);
+        let (kernels, device, wgmma) = (&*self.kernels, &*self.device, &self.wgmma);
+        thread::scope(|scope| {
+            let types = types.into_iter().map(|ty| scope.spawn(move || kernels.prepare(ty)));
+            let types: Vec<_> = types.collect();
+            let experts = of_experts.into_iter();
+            let experts: Vec<_> =
+                experts.map(|ty| scope.spawn(move || kernels.prepare_experts(ty))).collect();
+            let attention = specs.into_iter().map(|spec| {
+                scope.spawn(move || kernels.prepare_attention(&spec, AttentionArithmetic::Tensor))
+            });
+            let attention: Vec<_> = attention.collect();
+            let load = move || {
+                WgmmaKernels::load(device).map(|loaded| {
+                    wgmma.get_or_init(|| loaded);
+                })
+            };
+            let by_wgmma = by_wgmma.then(|| scope.spawn(load));
+            let mut all = types.into_iter().chain(experts).chain(attention).chain(by_wgmma);
+            all.try_for_each(|thread| thread.join().expect("no thread panics"))
+        })
+    }
+
+    /// Keys and values of a case's attention, or of what stores them, in F16.
+    pub(super) fn kv_spec(&self, case: &Case, n_pages: usize) -> KvSpec {
+        KvSpec {
+            ty: BlockType::F16,
+            n_kv_heads: case.shape.n_kv_heads,
+            head_dim: case.shape.head_dim,
+            page_len: PAGE_LEN,
+            n_pages,
+            values_are_keys: false,
+        }
+    }
+
+    /// Copies of `n_bytes` bytes that launches take in turn, so that they come from memory.
+    pub(super) fn n_copies(&self, n_bytes: usize) -> usize {
+        self.sizes.rotated_bytes.div_ceil(n_bytes.max(1)).max(1)
+    }
+
+    /// Fills memory: a pattern goes up once, and is repeated by copies on the device.
+    pub(super) fn fill(&self, buffer: &Buffer<D>, pattern: &[u8]) -> Result<(), Error> {
+        let n_bytes = buffer.n_bytes();
+        let mut done = pattern.len().min(n_bytes);
+        buffer.write(&self.stream, 0, &pattern[..done])?;
+        while done < n_bytes {
+            let n = done.min(n_bytes - done);
+            let at = buffer.address();
+            // SAFETY: both ranges are inside of the buffer, and the second begins where the first ends or after that.
+            unsafe { self.device.copy(&self.stream, at + done as u64, at, n) }?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// `n` values from -1 to 1.
+    pub(super) fn values(&self, n: usize) -> Result<Buffer<D>, Error> {
+        let buffer = Buffer::new(&self.device, "activations", 4 * n)?;
+        let values = Random(11).floats(DISTINCT_VALUES.min(n));
+        self.fill(&buffer, bytemuck::cast_slice(&values))?;
+        Ok(buffer)
+    }
+
+    /// Room for `n` results, which are not numbers before there are any.
+    pub(super) fn results(&self, n: usize) -> Result<Buffer<D>, Error> {
+        let buffer = Buffer::new(&self.device, "results", 4 * n)?;
+        self.fill(&buffer, &vec![0xff; 4 * DISTINCT_VALUES.min(n)])?;
+        Ok(buffer)
+    }
+
+    /// A list of numbers.
+    pub(super) fn numbers(&self, numbers: &[u32]) -> Result<Buffer<D>, Error> {
+        Buffer::with(&self.device, &self.stream, "a list", numbers)
+    }
+
+    /// A matrix of random weights.
+    pub(super) fn matrix(
+        &self,
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+    ) -> Result<Matrix<D>, BenchError> {
+        let matrix = Matrix::new(&self.device, "weights", ty, n_rows, n_cols)?;
+        let n = n_rows.min(UPLOADED_ROWS);
+        matrix.write_rows(&self.stream, 0, &self.packed(ty, n, n_cols)?)?;
+        matrix.repeat_rows(&self.stream, n)?;
+        Ok(matrix)
+    }
+
+    /// The first rows of a matrix.
+    fn packed(
+        &self,
+        ty: BlockType,
+        n_rows: usize,
+        n_cols: usize,
+    ) -> Result<Rc<Vec<u8>>, BenchError> {
+        let key = (ty, n_rows, n_cols);
+        if let Some(found) = self.packed.borrow().get(&key) {
+            return Ok(Rc::clone(found));
+        }
+        if !ty.can_quantize() {
+            return Err(BenchError::NoWeights(ty));
+        }
+        let wrong = |e: realizar_quant::Error| Error::Matrix {
+            what: "weights".to_owned(),
+            message: e.to_string(),
+        };
+        let row_bytes = ty.row_bytes(n_cols).map_err(wrong)?;
+        let n = n_rows.min(DISTINCT_ROWS);
+        let mut rows = vec![0; n * row_bytes];
+        let mut random = Random(7 + n_cols as u64);
+        for row in rows.chunks_exact_mut(row_bytes) {
+            // Sums of products stay of the size of activations.
+            let values: Vec<f32> =
+                (0..n_cols).map(|_| random.float() / (n_cols as f32).sqrt()).collect();
+            realizar_quant::quantize(ty, &values, row).map_err(wrong)?;
+        }
+        let all: Vec<u8> = rows.iter().copied().cycle().take(n_rows * row_bytes).collect();
+        let mut packed = vec![0; n_rows * packed_row_bytes(ty, n_cols)];
+        pack_rows(ty, n_cols, &all, &mut packed);
+        let packed = Rc::new(packed);
+        self.packed.borrow_mut().insert(key, Rc::clone(&packed));
+        Ok(packed)
+    }
+
+    /// The bytes of random values in F16, for keys and values.
+    pub(super) fn f16_pattern(&self) -> Vec<u8> {
+        let values = Random(13).floats(DISTINCT_VALUES);
+        values.iter().flat_map(|&x| realizar_quant::half_bytes::f32_to_f16(x)).collect()
+    }
+}

@@ -1,0 +1,254 @@
+//! The layers of a model of experts: routes, products of rows with their experts, and what lies between these.
+
+use super::case::{Case, Form, Op, Phase};
+use super::device::{Bench, Random, Target};
+use super::products::{first, rows};
+use super::report::Report;
+use super::shape::Experts;
+use crate::{
+    Activation, BenchError, Buffer, Elementwise, Error, ExpertLinear, ExpertPairs, HalfRows,
+    HalfType, Matrix, PairTiles, QuantType, QuantizedRows, Routing, Rows, Scoring, SortedPairs,
+    combine, elementwise, expert_matmul, expert_matmul_half, expert_matvec, expert_matvec_int8,
+    is_worth_sorting, quantize, round_rows, route, sort_by_expert,
+};
+
+/// Sets of routes that launches of several rows take in turn.
+const N_SETS: usize = 4;
+
+/// The experts of each row of a set of routes, ascending. A single row's sets use all experts before one of them again.
+fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
+    let shuffled = |random: &mut Random| {
+        let mut all: Vec<usize> = (0..of.n_experts).collect();
+        for i in (1..of.n_experts).rev() {
+            all.swap(i, random.below(i + 1));
+        }
+        all
+    };
+    let sorted = |mut some: Vec<usize>| {
+        some.sort_unstable();
+        some
+    };
+    if n_rows == 1 {
+        let all = shuffled(&mut Random(19));
+        return vec![sorted(all[set * of.n_chosen..][..of.n_chosen].to_vec())];
+    }
+    let mut random = Random(23 + set as u64);
+    (0..n_rows).map(|_| sorted(shuffled(&mut random)[..of.n_chosen].to_vec())).collect()
+}
+
+/// Sets of routes for steps of so many rows.
+fn n_sets(of: &Experts, n_rows: usize) -> usize {
+    if n_rows == 1 { of.n_experts / of.n_chosen } else { N_SETS }
+}
+
+/// The experts that a step uses, as the mean of its sets of routes.
+pub(super) fn mean_used(of: &Experts, n_rows: usize) -> f64 {
+    let used = |set: usize| {
+        let mut all = chosen(of, n_rows, set).concat();
+        all.sort_unstable();
+        all.dedup();
+        all.len()
+    };
+    let n = n_sets(of, n_rows);
+    (0..n).map(used).sum::<usize>() as f64 / n as f64
+}
+
+/// Routes as [`route`](crate::route()) writes them, with equal factors.
+fn routes(of: &Experts, n_rows: usize, set: usize) -> Vec<f32> {
+    let of_row = |row: Vec<usize>| {
+        let factors = std::iter::repeat_n(1.0 / of.n_chosen as f32, of.n_chosen);
+        row.into_iter().map(|expert| expert as f32).chain(factors).collect::<Vec<_>>()
+    };
+    chosen(of, n_rows, set).into_iter().flat_map(of_row).collect()
+}
+
+/// Measures cases of one operation with the same weights.
+pub(super) fn run<D: Target>(
+    bench: &Bench<D>,
+    report: &mut Report<'_>,
+    cases: &[&Case],
+) -> Result<(), BenchError> {
+    let one = cases[0];
+    if !one.op.is_of_experts() {
+        return report
+            .each(cases, bench.launch_mode(), |report, case| between(bench, report, case));
+    }
+    let make = |_| {
+        let of = |(ty, n)| bench.matrix(ty, n, one.n_cols());
+        one.matrices().into_iter().map(of).collect::<Result<Vec<_>, _>>()
+    };
+    let copies = 0..bench.n_copies(one.weight_bytes());
+    let copies: Vec<Vec<Matrix<D>>> = copies.map(make).collect::<Result<_, _>>()?;
+    report.each(cases, bench.launch_mode(), |report, case| product(bench, report, case, &copies))
+}
+
+/// What pairs of a step are sorted for; not at all, where few decode rows share an expert.
+fn tiles(case: &Case, of: &Experts) -> Option<PairTiles> {
+    let n_pairs = case.batch * of.n_chosen;
+    match case.phase {
+        Phase::Decode => is_worth_sorting(n_pairs, of.n_experts).then_some(PairTiles::Few),
+        Phase::Prefill => Some(PairTiles::of_prompts(n_pairs, of.n_experts)),
+    }
+}
+
+/// A product, with copies of the matrices and sets of routes in turn. Pairs are sorted before.
+fn product<D: Target>(
+    bench: &Bench<D>,
+    report: &mut Report<'_>,
+    case: &Case,
+    copies: &[Vec<Matrix<D>>],
+) -> Result<(), BenchError> {
+    let of = case.shape.experts.expect("a model of experts");
+    let (kernels, stream, device) = (&*bench.kernels, &bench.stream, &bench.device);
+    let (b, n_experts, n_chosen) = (case.batch, of.n_experts, of.n_chosen);
+    let is_down = case.op == Op::ExpertDown;
+    let x_cols = if is_down { n_chosen * case.n_cols() } else { case.n_cols() };
+    let out_cols = n_chosen * case.n_rows();
+    let (x_at, out_at) = (bench.values(b * x_cols)?, bench.results(b * out_cols)?);
+    let (x, out) = (rows(&x_at, b, x_cols), rows(&out_at, b, out_cols));
+    let n_sets = n_sets(&of, b);
+    let of_set = |set| Buffer::with(device, stream, "routes", &routes(&of, b, set));
+    let route_lists: Vec<Buffer<D>> = (0..n_sets).map(of_set).collect::<Result<_, _>>()?;
+    let routes = |set: usize| rows(&route_lists[set], b, 2 * n_chosen);
+    let room = |_| ExpertPairs::new(device, b * n_chosen, n_experts);
+    let rooms: Vec<ExpertPairs<D>> = (0..n_sets).map(room).collect::<Result<_, _>>()?;
+    let sort = |(set, room)| -> Result<Option<SortedPairs<'_, D>>, Error> {
+        let Some(tiles) = tiles(case, &of) else { return Ok(None) };
+        sort_by_expert(kernels, stream, routes(set), n_experts, tiles, room).map(Some)
+    };
+    let sorted: Vec<_> = rooms.iter().enumerate().map(sort).collect::<Result<_, _>>()?;
+    let n_turns = copies.len() * n_sets;
+    let found = || first(bench, &out_at);
+    let turn = |turn: usize| {
+        let set = turn / copies.len() % n_sets;
+        (copies[turn % copies.len()].iter().collect::<Vec<_>>(), routes(set), sorted[set])
+    };
+    match case.form {
+        Form::Int8 => {
+            let room = QuantizedRows::new(device, QuantType::Int8, b, x_cols)?;
+            let x_to = room.rows(0, b, x_cols);
+            quantize(kernels, stream, x, x_to)?;
+            let launch = |i: usize| {
+                let (matrices, routes, sorted) = turn(i);
+                let matrices = &matrices[..];
+                let linear = ExpertLinear { matrices, n_experts, x: x_to, routes, out };
+                expert_matvec_int8(kernels, stream, &linear, sorted)
+            };
+            bench.measure(report, case, n_turns, &launch, &found)
+        }
+        Form::Half => {
+            let room = HalfRows::new(device, b, x_cols)?;
+            let x_to = room.rows(HalfType::BF16, 0, b, x_cols);
+            round_rows(kernels, stream, x, x_to)?;
+            let launch = |i: usize| {
+                let (matrices, routes, sorted) = turn(i);
+                let matrices = &matrices[..];
+                let linear = ExpertLinear { matrices, n_experts, x: x_to, routes, out };
+                expert_matmul_half(kernels, stream, &linear, sorted.expect("prompts are sorted"))
+            };
+            bench.measure(report, case, n_turns, &launch, &found)
+        }
+        _ => {
+            let launch = |i: usize| {
+                let (matrices, routes, sorted) = turn(i);
+                let matrices = &matrices[..];
+                let linear = ExpertLinear { matrices, n_experts, x, routes, out };
+                match (case.phase, sorted) {
+                    (Phase::Prefill, Some(sorted)) => {
+                        expert_matmul(kernels, stream, &linear, sorted)
+                    }
+                    _ => expert_matvec(kernels, stream, &linear, sorted),
+                }
+            };
+            bench.measure(report, case, n_turns, &launch, &found)
+        }
+    }
+}
+
+/// The choice of experts, the sorting of pairs, the activation and the sum.
+fn between<D: Target>(
+    bench: &Bench<D>,
+    report: &mut Report<'_>,
+    case: &Case,
+) -> Result<(), BenchError> {
+    let of = case.shape.experts.expect("a model of experts");
+    let (kernels, stream, device) = (&*bench.kernels, &bench.stream, &bench.device);
+    let (b, n_experts, n_chosen) = (case.batch, of.n_experts, of.n_chosen);
+    let routes_at = Buffer::with(device, stream, "routes", &routes(&of, b, 0))?;
+    let routes = rows(&routes_at, b, 2 * n_chosen);
+    match case.op {
+        Op::Route => {
+            let (scores, out) = (bench.values(b * n_experts)?, bench.results(b * 2 * n_chosen)?);
+            let routing = Routing {
+                scoring: Scoring::Softmax,
+                n_chosen,
+                choice_bias: None,
+                groups: None,
+                normalize: true,
+                scale: 1.0,
+                active: None,
+            };
+            let (scores, to) = (rows(&scores, b, n_experts), rows(&out, b, 2 * n_chosen));
+            let launch = |_: usize| route(kernels, stream, &routing, scores, to);
+            bench.measure(report, case, 1, &launch, &|| first(bench, &out))
+        }
+        Op::Sort => {
+            let tiles = tiles(case, &of).expect("pairs that are sorted");
+            let room = ExpertPairs::new(device, b * n_chosen, n_experts)?;
+            let launch = |_: usize| {
+                sort_by_expert(kernels, stream, routes, n_experts, tiles, &room).map(|_| ())
+            };
+            bench.measure(report, case, 1, &launch, &|| Ok(Vec::new()))
+        }
+        Op::ExpertActivation => {
+            let n = n_chosen * of.hidden_dim;
+            let (both, out) = (bench.values(b * 2 * n)?, bench.results(b * n)?);
+            let both = rows(&both, b, 2 * n);
+            let ([gate, up], to) = ([0, n].map(|at| both.columns(at, n)), rows(&out, b, n));
+            let quantized = QuantizedRows::new(device, QuantType::Int8, b, n)?;
+            let halves = HalfRows::new(device, b, n)?;
+            let launch = |_: usize| {
+                let gated = Elementwise::Gated(Activation::Silu, up);
+                elementwise(kernels, stream, &gated, gate, to)?;
+                match case.form {
+                    Form::Int8 => quantize(kernels, stream, to, quantized.rows(0, b, n)),
+                    Form::Half => {
+                        round_rows(kernels, stream, to, halves.rows(HalfType::BF16, 0, b, n))
+                    }
+                    _ => Ok(()),
+                }
+            };
+            bench.measure(report, case, 1, &launch, &|| first(bench, &out))
+        }
+        Op::Combine => {
+            let dim = case.shape.dim;
+            let (x, out) = (bench.values(b * n_chosen * dim)?, bench.results(b * dim)?);
+            let (x, to): (Rows<'_, D>, _) = (rows(&x, b, n_chosen * dim), rows(&out, b, dim));
+            let launch = |_: usize| combine(kernels, stream, x, routes, to);
+            bench.measure(report, case, 1, &launch, &|| first(bench, &out))
+        }
+        op => unreachable!("{} is none of experts", op.name()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::shape::EXPERTS;
+    use super::*;
+
+    #[test]
+    fn rows_choose_different_experts_and_single_rows_all_in_turn() {
+        let of = EXPERTS.experts.unwrap();
+        let mut seen: Vec<usize> = (0..16).flat_map(|set| chosen(&of, 1, set).concat()).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..128).collect::<Vec<_>>());
+        for row in chosen(&of, 32, 1) {
+            assert!(row.len() == 8 && row.is_sorted_by(|a, b| a < b), "{row:?}");
+        }
+        assert_eq!(mean_used(&of, 1), 8.0);
+        // 1 - (120 / 128)^8 of 128 experts are 51.6; all of them where there are many rows.
+        assert!((48.0..55.0).contains(&mean_used(&of, 8)), "{}", mean_used(&of, 8));
+        assert!(mean_used(&of, 512) > 127.9);
+        assert_eq!(routes(&of, 1, 0)[8..], [0.125; 8]);
+    }
+}
