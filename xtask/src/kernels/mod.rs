@@ -46,9 +46,6 @@ const INTERPRETED: &str = "crates/ptx/tests/kernels";
 pub(crate) struct Args {
     /// Only the kernels in this language
     language: Option<Language>,
-    /// Write `docs/cuda-estimates.md` instead: what the CUDA kernels should take on a card
-    #[arg(long, conflicts_with = "language")]
-    estimate: bool,
 }
 
 /// What kernels are written in.
@@ -62,9 +59,6 @@ enum Language {
 
 /// Checks or makes what the arguments ask for.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    if args.estimate {
-        return estimate();
-    }
     if args.language != Some(Language::Cuda) {
         let shaders = ["--package", "realizar-kernels-wgpu", "--test", "shaders"];
         shell::check(shell::cargo().arg("test").args(shaders).args(["--", "--nocapture"]))?;
@@ -74,17 +68,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         build_interpreted()?;
     }
     Ok(())
-}
-
-/// Writes the page of estimates from what the example counts.
-fn estimate() -> Result<()> {
-    let mut cargo = shell::cargo();
-    cargo.args(["run", "--quiet", "--package", "realizar-kernels-cuda"]);
-    cargo.args(["--features", "interpreter", "--example", "estimate_cuda"]);
-    let output = cargo.stderr(std::process::Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let page = shell::root().join("docs/cuda-estimates.md");
-    fs::write(&page, output.stdout).with_context(|| page.display().to_string())
 }
 
 /// The kernels that ship: an image for each source that is not what it would be made to, and the list of hashes.
