@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-mod card;
+mod bench;
 mod compile;
 mod kernel_tests;
 mod opcodes;
@@ -17,7 +17,8 @@ const PROGRAMS: &[(&str, Program)] = &[
     ("realizar", realizar::main),
     ("xtask", xtask::main),
     ("kernel-tests", kernel_tests::main),
-    ("card", card::main),
+    ("card", bench::card),
+    ("bench-cuda", bench::main),
     ("compile", compile::main),
     ("opcodes", opcodes::main),
 ];

@@ -40,7 +40,8 @@ pub(super) struct Packed {
 }
 
 /// The names under which the one program is packed.
-pub const PROGRAMS: [&str; 6] = ["realizar", "xtask", "kernel-tests", "card", "compile", "opcodes"];
+pub const PROGRAMS: [&str; 7] =
+    ["realizar", "xtask", "kernel-tests", "card", "bench-cuda", "compile", "opcodes"];
 
 /// The folder of libraries in a packed one whose engine has wgpu.
 pub(super) const LIBRARIES: &str = "lib";
