@@ -139,8 +139,8 @@ pub enum BenchError {
         /// What the system says.
         reason: String,
     },
-    /// A type that only files of others have.
-    #[error("no random weights of type {0}: it cannot be quantized to")]
+    /// A type that weights cannot be quantized to, or that no kernel takes.
+    #[error("no random weights of type {0}: nothing quantizes to it, or no kernel takes it")]
     NoWeights(realizar_quant::BlockType),
     /// Results that are not numbers.
     #[error("{kernel}: {n} of the first results are not finite")]

@@ -270,9 +270,6 @@ impl<D: Target> Bench<D> {
         if let Some(found) = self.packed.borrow().get(&key) {
             return Ok(Rc::clone(found));
         }
-        if !ty.can_quantize() {
-            return Err(BenchError::NoWeights(ty));
-        }
         let wrong = |e: realizar_quant::Error| Error::Matrix {
             what: "weights".to_owned(),
             message: e.to_string(),

@@ -9,7 +9,7 @@ use crate::{
     Activation, BenchError, Buffer, Elementwise, Error, ExpertLinear, ExpertPairs, HalfRows,
     HalfType, Matrix, PairTiles, QuantType, QuantizedRows, Routing, Rows, Scoring, SortedPairs,
     combine, elementwise, expert_matmul, expert_matmul_half, expert_matvec, expert_matvec_int8,
-    is_worth_sorting, quantize, round_rows, route, sort_by_expert,
+    half_type, is_worth_sorting, quantize, round_rows, route, sort_by_expert,
 };
 
 /// Sets of routes that launches of several rows take in turn.
@@ -138,7 +138,8 @@ fn product<D: Target>(
         }
         Form::Half => {
             let room = HalfRows::new(device, b, x_cols)?;
-            let x_to = room.rows(HalfType::BF16, 0, b, x_cols);
+            let half = half_type(copies[0][0].ty()).expect("weights other than F32");
+            let x_to = room.rows(half, 0, b, x_cols);
             round_rows(kernels, stream, x, x_to)?;
             let launch = |i: usize| {
                 let (matrices, routes, sorted) = turn(i);

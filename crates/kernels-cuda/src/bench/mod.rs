@@ -187,6 +187,15 @@ mod tests {
     }
 
     #[test]
+    fn other_types_run_on_the_interpreter() {
+        let types = ["--interpreter", "--types", "F16,F8_0,Q3_K", "--seconds", "600"];
+        let only = ["--only", "plain batch=1 ", "--only", "plain prefill"];
+        let found = run_with(&[types.as_slice(), &only].concat()).unwrap();
+        assert!(found.contains("\"failed\": 0, \"left\": 0"), "{found}");
+        assert!(found.contains("matmul_wgmma_f16_128\n") && found.contains("matvec_levels_q3_k"));
+    }
+
+    #[test]
     fn filters_without_cases_are_errors() {
         let error = run_with(&["--interpreter", "--only", "decode q3_x"]).unwrap_err();
         assert_eq!(error.to_string(), "no case has all the words of --only (see --help)");

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use realizar_quant::BlockType;
 
-use crate::BenchError;
+use crate::{BLOCK_TYPES, BenchError};
 
 pub(super) const HELP: &str = "\
 Times each kernel of decode and prefill steps on a GPU, at the shapes of an 8B dense model and of a 30B-A3B model.
@@ -73,10 +73,13 @@ impl Options {
                 "--only" => options.only.push(value()?),
                 "--types" => {
                     for name in value()?.split(',') {
-                        let ty = BlockType::from_name(name);
-                        options.types.push(ty.ok_or_else(|| {
+                        let ty = BlockType::from_name(name).ok_or_else(|| {
                             BenchError::Usage(format!("{arg}: `{name}` is not a type of weights"))
-                        })?);
+                        })?;
+                        if !BLOCK_TYPES.contains(&ty) || !ty.can_quantize() {
+                            return Err(BenchError::NoWeights(ty));
+                        }
+                        options.types.push(ty);
                     }
                 }
                 "--seconds" => {
@@ -121,6 +124,8 @@ mod tests {
             ("--gpu", "--gpu: a value is missing"),
             ("--gpu x", "--gpu: `x` is not a number"),
             ("--types Q4_K,Q99", "--types: `Q99` is not a type of weights"),
+            ("--types Q8_1", "no random weights of type Q8_1"),
+            ("--types IQ2_XXS", "no random weights of type IQ2_XXS"),
             ("--seconds -1", "--seconds: `-1` is not from 0 to 86400"),
             ("--seconds inf", "--seconds: `inf` is not from 0 to 86400"),
         ];
