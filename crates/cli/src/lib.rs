@@ -1,6 +1,6 @@
 //! The program `realizar` as a function: argument parsing, logging, exit codes.
 //!
-//! A command is one file in `commands/` and one row in [`commands::Command`]; where a model
+//! A command is one file in `commands/` and one row in `commands::Command`; where a model
 //! comes from is decided in `source/`. Exit codes: 0 success, 1 error, 2 usage, 130 interrupted.
 #![forbid(unsafe_code)]
 
