@@ -108,7 +108,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
 /// Builds the program. It has none of the server's optional features, which a GPU has no part in.
 fn build(wgpu: bool) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    cargo.args(["build", "--release", "--package", "realizar-gpu-tools", "--no-default-features"]);
+    cargo.args(["build", "--release", "--package", "realizar-gpu-tools"]);
     if wgpu {
         cargo.args(["--features", "wgpu"]);
     }
