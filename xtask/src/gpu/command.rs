@@ -89,8 +89,9 @@ fn one_call(
             Ok(work) => call.step(step.name, &work, call.at(until))?,
             Err(reason) => call.leave_out(step.name, &reason)?,
         }
-        if step.name == "card" && place.is_gpu() && !has_gpu(&call.outcomes()) {
-            println!("gpu: no GPU to run on");
+        let reason = no_gpu_in(&call.outcomes());
+        if let (true, Some(reason)) = (step.name == "card" && place.is_gpu(), reason) {
+            println!("gpu: no GPU to run on: {reason}");
             return Ok(ExitCode::FAILURE);
         }
         print_end(&call.outcomes(), steps, &place, &end, false)?;
@@ -124,8 +125,12 @@ fn print_end(
     Ok(())
 }
 
-fn has_gpu(outcomes: &Outcomes) -> bool {
-    outcomes.get("card", "driver").is_some_and(|outcome| outcome.ok)
+/// Why the driver opened no GPU, where it did not.
+fn no_gpu_in(outcomes: &Outcomes) -> Option<String> {
+    match outcomes.get("card", "driver") {
+        Some(outcome) => (!outcome.ok).then(|| outcome.text.trim().to_owned()),
+        None => Some("the driver was not asked".to_owned()),
+    }
 }
 
 fn status(outcomes: &Outcomes) -> ExitCode {
@@ -187,9 +192,8 @@ fn no_gpu(place: &Place, outcomes: &mut Outcomes) -> Result<Option<String>> {
     let work = quick::card(place, outcomes).map_err(anyhow::Error::msg)?;
     let driver = work.items.first().context("an item that opens the driver")?;
     let (outcome, _) = run_item(driver, driver.limit)?;
-    let reason = (!outcome.ok).then(|| outcome.text.trim().to_owned());
     outcomes.add("card", &driver.name, outcome);
-    Ok(reason)
+    Ok(no_gpu_in(outcomes))
 }
 
 #[cfg(all(test, unix))]
@@ -201,14 +205,14 @@ mod tests {
     fn a_machine_without_a_gpu_is_told_in_one_line() {
         let folder = Folder::new(&[("card", "echo 'no CUDA driver: not found'; exit 1")]);
         let mut outcomes = Outcomes::default();
+        assert_eq!(no_gpu_in(&outcomes).as_deref(), Some("the driver was not asked"));
         let reason = no_gpu(&folder.place("cuda"), &mut outcomes).unwrap();
         assert_eq!(reason.as_deref(), Some("no CUDA driver: not found"));
-        assert!(!has_gpu(&outcomes));
         drop(folder);
         let folder = Folder::new(&[("card", r#"echo '{"name": "A GPU"}'"#)]);
         assert_eq!(no_gpu(&folder.place("cuda"), &mut outcomes).unwrap(), None);
         assert_eq!(outcomes.get("card", "driver").unwrap().value["name"], "A GPU");
-        assert!(has_gpu(&outcomes));
+        assert_eq!(no_gpu_in(&outcomes), None);
         // What is not JSON is no answer.
         drop(folder);
         let folder = Folder::new(&[("card", "echo fine")]);
