@@ -80,7 +80,7 @@ struct Named(Vec<BenchTest>);
 fn named_tests(text: &str) -> Result<Named, String> {
     let test = |name: &str| {
         named_test(name).ok_or_else(|| {
-            format!("`{}` is not a test such as `pp512`, `tg128 x8` or `tg64 @ d2048`", name.trim())
+            format!("`{}` must be a test such as pp512, tg128 x8 or tg64 @ d2048", name.trim())
         })
     };
     text.split(',').map(test).collect::<Result<_, _>>().map(Named)
@@ -331,7 +331,7 @@ mod tests {
         for wrong in
             ["", "pp", "pp0", "xx5", "tg5 x0", "tg5 x", "tg5 @", "tg5 @ 7", "tg5 x2 x3", "tg5,"]
         {
-            assert!(named_tests(wrong).unwrap_err().contains("is not a test"), "{wrong}");
+            assert!(named_tests(wrong).unwrap_err().contains("must be a test"), "{wrong}");
         }
     }
 
