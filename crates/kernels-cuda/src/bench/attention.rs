@@ -62,10 +62,7 @@ impl<'a, D: Target> Step<'a, D> {
         let of_seq = kv_len.div_ceil(PAGE_LEN);
         let n_pages = n_turns * n_seqs * of_seq;
         let mut words: Vec<u32> = (0..n_pages as u32).collect();
-        let mut random = Random(17);
-        for i in (1..n_pages).rev() {
-            words.swap(i, random.below(i + 1));
-        }
+        Random(17).shuffle(&mut words);
         // Each decode row is the last position of its sequence, prefill rows are the last ones of one.
         let seq = |row: usize| if case.phase == Phase::Decode { row } else { 0 };
         let position = |row: usize| match case.phase {

@@ -1,5 +1,5 @@
-//! What lies between products: norms and gated activations with what they leave for the product after them, and the choice of
-//! tokens.
+//! Operations between products: norms and gated activations with the rows that they leave for the product after them, and the
+//! choice of tokens.
 
 use super::case::{Case, Form, Op, Phase};
 use super::device::{Bench, Target};

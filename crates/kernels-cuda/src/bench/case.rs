@@ -432,7 +432,7 @@ pub(super) fn plan(sizes: &Sizes, only_types: &[BlockType]) -> Vec<Case> {
     for op in [Op::Norm, Op::Activation, Op::RopeStore] {
         add(dense, Prefill, op, &[]);
     }
-    for (op, types) in [
+    let products = [
         (Op::ExpertGateUp, &[Q4_K][..]),
         (Op::ExpertDown, &[Q4_K]),
         (Op::ExpertDown, &[Q6_K]),
@@ -440,14 +440,16 @@ pub(super) fn plan(sizes: &Sizes, only_types: &[BlockType]) -> Vec<Case> {
         (Op::Qkv, &[Q4_K]),
         (Op::Qkv, &MIXED),
         (Op::Output, &[Q4_K]),
-        (Op::Head, &[Q6_K]),
-        (Op::Router, &[F32]),
+    ];
+    let routing = [
+        (Op::Router, &[F32][..]),
         (Op::Route, &[]),
         (Op::Sort, &[]),
         (Op::ExpertActivation, &[]),
         (Op::Combine, &[]),
-        (Op::Norm, &[]),
-    ] {
+    ];
+    let (head, norm) = ((Op::Head, &[Q6_K][..]), (Op::Norm, &[][..]));
+    for (op, types) in products.into_iter().chain([head]).chain(routing).chain([norm]) {
         add(moe, Decode, op, types);
     }
     for op in [Op::GateUp, Op::Down, Op::Qkv, Op::Output, Op::Head] {
@@ -457,22 +459,8 @@ pub(super) fn plan(sizes: &Sizes, only_types: &[BlockType]) -> Vec<Case> {
         add(dense, Prefill, op, &[Q8_0]);
     }
     add(dense, Decode, Op::Head, &[Q4_K]);
-    for (op, types) in [
-        (Op::ExpertGateUp, &[Q4_K][..]),
-        (Op::ExpertDown, &[Q4_K]),
-        (Op::ExpertDown, &[Q6_K]),
-        (Op::Attention, &[]),
-        (Op::Qkv, &[Q4_K]),
-        (Op::Qkv, &MIXED),
-        (Op::Output, &[Q4_K]),
-        (Op::Router, &[F32]),
-        (Op::Route, &[]),
-        (Op::Sort, &[]),
-        (Op::ExpertActivation, &[]),
-        (Op::Combine, &[]),
-        (Op::RopeStore, &[]),
-        (Op::Norm, &[]),
-    ] {
+    let store = (Op::RopeStore, &[][..]);
+    for (op, types) in products.into_iter().chain(routing).chain([store, norm]) {
         add(moe, Prefill, op, types);
     }
     for ty in [Q8_0, BF16] {

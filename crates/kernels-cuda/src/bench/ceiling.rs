@@ -87,8 +87,8 @@ pub(super) fn memory<D: Target>(
             arguments: &arguments,
         };
         let times = bench.replayed(IN_GRAPH, n_replays, &|_| {
-            // SAFETY: the arguments are those of `read_all` in order: the buffer has so many chunks, and the sums have a
-            // word for each block, of which there are no more than chunks. Both live until all replays were waited for.
+            // SAFETY: the arguments are those of `read_all` in order: the buffer has so many chunks. There are no more blocks
+            // than chunks, and the sums have a word for each chunk. Both live until all replays were waited for.
             unsafe { bench.device.launch(&bench.stream, &launch) }
         })?;
         let mut found = vec![0u32; n_blocks as usize];

@@ -23,7 +23,7 @@ pub(super) const PAGE_LEN: usize = 32;
 /// Rows of weights that differ, and rows that are uploaded: the others are copies on the device.
 const DISTINCT_ROWS: usize = 16;
 const UPLOADED_ROWS: usize = 256;
-/// Values that differ.
+/// Activations and results repeat a pattern of at most this many values.
 pub(super) const DISTINCT_VALUES: usize = 1 << 16;
 
 /// A device whose kernels can be measured, or only run.
@@ -114,6 +114,13 @@ impl Random {
     /// Below `n`, which is small.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.bits() as usize % n
+    }
+
+    /// Puts a list in another order.
+    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
+        for i in (1..list.len()).rev() {
+            list.swap(i, self.below(i + 1));
+        }
     }
 
     /// From -1 up to 1.
@@ -257,6 +264,13 @@ impl<D: Target> Bench<D> {
         matrix.write_rows(&self.stream, 0, &self.packed(ty, n, n_cols)?)?;
         matrix.repeat_rows(&self.stream, n)?;
         Ok(matrix)
+    }
+
+    /// Copies of a case's matrices, which its launches take in turn.
+    pub(super) fn copies(&self, case: &Case) -> Result<Vec<Vec<Matrix<D>>>, BenchError> {
+        let of = |(ty, n)| self.matrix(ty, n, case.n_cols());
+        let make = |_| case.matrices().into_iter().map(of).collect();
+        (0..self.n_copies(case.weight_bytes())).map(make).collect()
     }
 
     /// The first rows of a matrix.

@@ -19,9 +19,7 @@ const N_SETS: usize = 4;
 fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
     let shuffled = |random: &mut Random| {
         let mut all: Vec<usize> = (0..of.n_experts).collect();
-        for i in (1..of.n_experts).rev() {
-            all.swap(i, random.below(i + 1));
-        }
+        random.shuffle(&mut all);
         all
     };
     let sorted = |mut some: Vec<usize>| {
@@ -68,17 +66,11 @@ pub(super) fn run<D: Target>(
     report: &mut Report<'_>,
     cases: &[&Case],
 ) -> Result<(), BenchError> {
-    let one = cases[0];
-    if !one.op.is_of_experts() {
+    if !cases[0].op.is_of_experts() {
         return report
             .each(cases, bench.launch_mode(), |report, case| between(bench, report, case));
     }
-    let make = |_| {
-        let of = |(ty, n)| bench.matrix(ty, n, one.n_cols());
-        one.matrices().into_iter().map(of).collect::<Result<Vec<_>, _>>()
-    };
-    let copies = 0..bench.n_copies(one.weight_bytes());
-    let copies: Vec<Vec<Matrix<D>>> = copies.map(make).collect::<Result<_, _>>()?;
+    let copies = bench.copies(cases[0])?;
     report.each(cases, bench.launch_mode(), |report, case| product(bench, report, case, &copies))
 }
 

@@ -75,10 +75,10 @@ fn measured(sizes: &Sizes, options: &Options, report: &mut Report<'_>) -> Result
 
 /// A GPU as JSON.
 fn described(device: &Driver) -> String {
-    let card = device.card();
+    let gpu = device.card();
     let mut object = Object::new("gpu");
-    object.text("name", &card.name).text("capability", &card.capability.to_string());
-    object.text("driver", &card.driver.to_string()).number("bytes", Some(card.n_bytes));
+    object.text("name", &gpu.name).text("capability", &gpu.capability.to_string());
+    object.text("driver", &gpu.driver.to_string()).number("bytes", Some(gpu.n_bytes));
     object.end()
 }
 

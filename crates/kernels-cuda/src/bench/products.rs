@@ -41,14 +41,7 @@ pub(super) fn run<D: Target>(
     report: &mut Report<'_>,
     cases: &[&Case],
 ) -> Result<(), BenchError> {
-    let one = cases[0];
-    let n_cols = one.n_cols();
-    let make = |_| {
-        let of = |(ty, n)| bench.matrix(ty, n, n_cols);
-        one.matrices().into_iter().map(of).collect::<Result<Vec<_>, _>>()
-    };
-    let copies = 0..bench.n_copies(one.weight_bytes());
-    let copies: Vec<Vec<Matrix<D>>> = copies.map(make).collect::<Result<_, _>>()?;
+    let copies = bench.copies(cases[0])?;
     report.each(cases, bench.launch_mode(), |report, case| product(bench, report, case, &copies))
 }
 

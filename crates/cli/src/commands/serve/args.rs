@@ -293,7 +293,7 @@ pub(super) struct LimitArgs {
     pub(super) grace: usize,
 }
 
-/// What the server tells other programs.
+/// Traces, and events of the KV cache for routers.
 #[derive(Debug, Clone, clap::Args)]
 #[command(next_help_heading = "Observability")]
 pub(super) struct ObservabilityArgs {
