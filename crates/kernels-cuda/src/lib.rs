@@ -66,24 +66,28 @@ pub use states::{StateLayer, StateSpec};
 
 mod image;
 
+mod kernels;
+pub use kernels::{
+    Activation, AttentionArithmetic, Kernels, launches_of_thread, takes_parts, takes_quantized,
+};
+
 mod ops;
 pub use ops::{
-    Activation, Attention, AttentionArithmetic, AttentionScratch, Captured, DecodeAttention,
-    DeltaNet, DeltaNetSpec, DrawOfBest, Elementwise, ExpertLinear, ExpertPairs, GatedGrouped,
-    GatedQuantized, GatedRows, Greedy, Grouped, GroupedRows, Groups, HalfRows, HalfType, Halves,
-    HeadNorm, Kernels, Linear, LinearGrouped, LinearHalf, LinearQuantized, List, MAX_GATED_ROWS,
-    MAX_PARTS, NO_TOKEN, NewHeads, NextToken, Norm, NormKind, PairTiles, Pairs, PrefillAttention,
-    PrefillResults, ProductRows, QuantType, Quantized, QuantizedRows, RankRows, RopeAngles,
-    RopeStore, Routing, Rows, Scoring, SharesOf, ShortConv, Shortlist, ShortlistLimits,
-    ShortlistRow, ShortlistScratch, Shortlists, SortedPairs, StateLists, TILE_ROWS, Tables,
-    WgmmaKernels, all_gather, all_reduce, attention_decode, attention_prefill, combine, delta_net,
-    elementwise, embed, expert_bias, expert_matmul, expert_matmul_half, expert_matmul_int8,
-    expert_matvec, expert_matvec_int8, gated_quantized, gated_wgmma, group_rows, half_type,
-    is_worth_sorting, is_worth_splitting, kv_store, launches_of_thread, matmul, matmul_half,
-    matmul_int8, matmul_wgmma, matvec, matvec_parts, matvec_quantized, norm, quantize,
+    Attention, AttentionScratch, Captured, DecodeAttention, DeltaNet, DeltaNetSpec, DrawOfBest,
+    Elementwise, ExpertLinear, ExpertPairs, GatedGrouped, GatedQuantized, GatedRows, Greedy,
+    Grouped, GroupedRows, Groups, HalfRows, HalfType, Halves, HeadNorm, Linear, LinearGrouped,
+    LinearHalf, LinearQuantized, List, MAX_GATED_ROWS, MAX_PARTS, NO_TOKEN, NewHeads, NextToken,
+    Norm, NormKind, PairTiles, Pairs, PrefillAttention, PrefillResults, ProductRows, QuantType,
+    Quantized, QuantizedRows, RankRows, RopeAngles, RopeStore, Routing, Rows, Scoring, SharesOf,
+    ShortConv, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, SortedPairs,
+    StateLists, TILE_ROWS, Tables, WgmmaKernels, all_gather, all_reduce, attention_decode,
+    attention_prefill, combine, delta_net, elementwise, embed, expert_bias, expert_matmul,
+    expert_matmul_half, expert_matmul_int8, expert_matvec, expert_matvec_int8, gated_quantized,
+    gated_wgmma, group_rows, half_type, is_worth_sorting, is_worth_splitting, kv_store, matmul,
+    matmul_half, matmul_int8, matmul_wgmma, matvec, matvec_parts, matvec_quantized, norm, quantize,
     quantize_activated, quantize_norm, reorder, rope, rope_store, rope_table, round_rows,
     rounds_results, route, select_rows, short_conv, sort_by_expert, split_rows, takes_new_heads,
-    takes_own_halves, takes_parts, takes_quantized,
+    takes_own_halves,
 };
 
 #[cfg(feature = "bench")]

@@ -26,6 +26,7 @@ const HOUSES: &[House] = &[
             &["error"],
             &["device"],
             &["image", "matrix", "pages", "states"],
+            &["kernels"],
             &["ops"],
             &["bench"],
         ],

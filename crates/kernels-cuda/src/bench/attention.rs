@@ -2,8 +2,9 @@
 
 use super::between::Room;
 use super::case::{Case, Form, Op, Phase};
-use super::device::{Bench, PAGE_LEN, Random, Target};
+use super::device::{Bench, PAGE_LEN, Target};
 use super::products::{first, rows};
+use super::random::Random;
 use super::report::Report;
 use crate::{
     Attention, AttentionArithmetic, AttentionScratch, BenchError, Buffer, DecodeAttention,

@@ -3,6 +3,7 @@
 
 use realizar_quant::BlockType;
 
+use super::routes::mean_used;
 use super::shape::{Shape, Sizes};
 use crate::device::Driver;
 use crate::{
@@ -282,7 +283,7 @@ impl Case {
         // Experts of a row share its values in front of the gate, and have their own after it.
         let x_cols = if self.op == Op::ExpertDown { of.n_chosen * n_cols } else { n_cols };
         let of_row = self.form.row_bytes(x_cols, b) + 4 * of.n_chosen * n_rows;
-        let used = super::experts::mean_used(&of, b) / of.n_experts as f64;
+        let used = mean_used(&of, b) / of.n_experts as f64;
         Work {
             bytes: self.weight_bytes() as f64 * used + (b * of_row) as f64,
             flops: 2.0 * (b * of.n_chosen * n_rows) as f64 * n_cols as f64,

@@ -1,7 +1,8 @@
 //! What the device does at best: reads and copies of memory that no cache holds, and launches that do nothing.
 
-use super::device::{Bench, Random, Target};
+use super::device::{Bench, Target};
 use super::measure::WARM_REPLAYS;
+use super::random::Random;
 use super::report::{Object, Report, Time};
 use crate::device::{Argument, Launch};
 use crate::image::Image;

@@ -10,9 +10,10 @@ use std::thread;
 use realizar_quant::BlockType;
 
 use super::case::{Case, Form, Op};
+use super::random::Random;
 use super::shape::Sizes;
 use crate::device::{Device, Driver, Interpreter};
-use crate::ops::launched_by;
+use crate::kernels::launched_by;
 use crate::{
     AttentionArithmetic, BenchError, Buffer, Error, Kernels, KvSpec, Matrix, WgmmaKernels,
     pack_rows, packed_row_bytes,
@@ -99,38 +100,6 @@ pub(super) struct Bench<D: Target> {
     pub(super) stream: D::Stream,
     pub(super) sizes: Sizes,
     packed: Packed,
-}
-
-/// Numbers that look random, the same in every run.
-pub(super) struct Random(pub(super) u64);
-
-impl Random {
-    pub(super) fn bits(&mut self) -> u32 {
-        self.0 =
-            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) as u32
-    }
-
-    /// Below `n`, which is small.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        self.bits() as usize % n
-    }
-
-    /// Puts a list in another order.
-    pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
-        for i in (1..list.len()).rev() {
-            list.swap(i, self.below(i + 1));
-        }
-    }
-
-    /// From -1 up to 1.
-    fn float(&mut self) -> f32 {
-        (self.bits() >> 7) as f32 / (1 << 23) as f32 - 1.0
-    }
-
-    pub(super) fn floats(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.float()).collect()
-    }
 }
 
 impl<D: Target> Bench<D> {

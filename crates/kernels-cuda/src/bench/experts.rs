@@ -1,9 +1,10 @@
 //! The layers of a model of experts: routes, products of rows with their experts, and what lies between these.
 
 use super::case::{Case, Form, Op, Phase};
-use super::device::{Bench, Random, Target};
+use super::device::{Bench, Target};
 use super::products::{first, rows};
 use super::report::Report;
+use super::routes::{n_sets, routes};
 use super::shape::Experts;
 use crate::{
     Activation, BenchError, Buffer, Elementwise, Error, ExpertLinear, ExpertPairs, HalfRows,
@@ -11,54 +12,6 @@ use crate::{
     combine, elementwise, expert_matmul, expert_matmul_half, expert_matvec, expert_matvec_int8,
     half_type, is_worth_sorting, quantize, round_rows, route, sort_by_expert,
 };
-
-/// Sets of routes that launches of several rows take in turn.
-const N_SETS: usize = 4;
-
-/// The experts of each row of a set of routes, ascending. A single row's sets use all experts before one of them again.
-fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
-    let shuffled = |random: &mut Random| {
-        let mut all: Vec<usize> = (0..of.n_experts).collect();
-        random.shuffle(&mut all);
-        all
-    };
-    let sorted = |mut some: Vec<usize>| {
-        some.sort_unstable();
-        some
-    };
-    if n_rows == 1 {
-        let all = shuffled(&mut Random(19));
-        return vec![sorted(all[set * of.n_chosen..][..of.n_chosen].to_vec())];
-    }
-    let mut random = Random(23 + set as u64);
-    (0..n_rows).map(|_| sorted(shuffled(&mut random)[..of.n_chosen].to_vec())).collect()
-}
-
-/// Sets of routes for steps of so many rows.
-fn n_sets(of: &Experts, n_rows: usize) -> usize {
-    if n_rows == 1 { of.n_experts / of.n_chosen } else { N_SETS }
-}
-
-/// The experts that a step uses, as the mean of its sets of routes.
-pub(super) fn mean_used(of: &Experts, n_rows: usize) -> f64 {
-    let used = |set: usize| {
-        let mut all = chosen(of, n_rows, set).concat();
-        all.sort_unstable();
-        all.dedup();
-        all.len()
-    };
-    let n = n_sets(of, n_rows);
-    (0..n).map(used).sum::<usize>() as f64 / n as f64
-}
-
-/// Routes as [`route`](crate::route()) writes them, with equal factors.
-fn routes(of: &Experts, n_rows: usize, set: usize) -> Vec<f32> {
-    let of_row = |row: Vec<usize>| {
-        let factors = std::iter::repeat_n(1.0 / of.n_chosen as f32, of.n_chosen);
-        row.into_iter().map(|expert| expert as f32).chain(factors).collect::<Vec<_>>()
-    };
-    chosen(of, n_rows, set).into_iter().flat_map(of_row).collect()
-}
 
 /// Measures cases of one operation with the same weights.
 pub(super) fn run<D: Target>(
@@ -221,27 +174,5 @@ fn between<D: Target>(
             bench.measure(report, case, 1, &launch, &|| first(bench, &out))
         }
         op => unreachable!("{} is none of experts", op.name()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::shape::EXPERTS;
-    use super::*;
-
-    #[test]
-    fn rows_choose_different_experts_and_single_rows_all_in_turn() {
-        let of = EXPERTS.experts.unwrap();
-        let mut seen: Vec<usize> = (0..16).flat_map(|set| chosen(&of, 1, set).concat()).collect();
-        seen.sort_unstable();
-        assert_eq!(seen, (0..128).collect::<Vec<_>>());
-        for row in chosen(&of, 32, 1) {
-            assert!(row.len() == 8 && row.is_sorted_by(|a, b| a < b), "{row:?}");
-        }
-        assert_eq!(mean_used(&of, 1), 8.0);
-        // 1 - (120 / 128)^8 of 128 experts are 51.6; all of them where there are many rows.
-        assert!((48.0..55.0).contains(&mean_used(&of, 8)), "{}", mean_used(&of, 8));
-        assert!(mean_used(&of, 512) > 127.9);
-        assert_eq!(routes(&of, 1, 0)[8..], [0.125; 8]);
     }
 }

@@ -14,7 +14,9 @@ mod host;
 mod measure;
 mod options;
 mod products;
+mod random;
 mod report;
+mod routes;
 mod shape;
 
 use std::io::Write;

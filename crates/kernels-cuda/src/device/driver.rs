@@ -7,9 +7,10 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::result::{self, DriverError, ctx, event, graph, module, primary_ctx, stream};
+use cudarc::driver::result::{self, DriverError, event, graph, module, stream};
 use cudarc::driver::sys;
 
+use super::context::{Context, Owned, failed, reason};
 use super::staging::Staging;
 use super::{Address, Argument, Device, DriverRank, Launch, MAX_ARGUMENTS};
 use crate::Error;
@@ -50,18 +51,6 @@ pub struct Card {
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Driver").field("card", &self.card).finish_non_exhaustive()
-    }
-}
-
-/// What the driver says about a failed call.
-fn failed(call: &'static str) -> impl Fn(DriverError) -> Error {
-    move |error| Error::Driver { call, reason: reason(error) }
-}
-
-fn reason(error: DriverError) -> String {
-    match (error.error_name(), error.error_string()) {
-        (Ok(name), Ok(text)) => format!("{} ({})", text.to_string_lossy(), name.to_string_lossy()),
-        _ => format!("error {:?}", error.0),
     }
 }
 
@@ -180,9 +169,8 @@ impl Driver {
     /// As [`describe`](Self::describe), or what the driver reports.
     pub fn open(index: usize) -> Result<Self, Error> {
         let card = Self::describe(index)?;
-        // SAFETY: the device comes from `device::get`; `Context` releases what is retained here.
-        let raw = unsafe { primary_ctx::retain(card.device) }.map_err(failed("context"))?;
-        let context = Arc::new(Context { device: card.device, raw });
+        // SAFETY: the device comes from `device::get`.
+        let context = Arc::new(unsafe { Context::retain(card.device) }?);
         Ok(Self { context, card, launches_early: false })
     }
 
@@ -218,70 +206,6 @@ fn check_wgmma(name: &str, found: Version) -> Result<(), Error> {
         return Ok(());
     }
     Err(Error::NoWgmma { name: name.to_owned(), found, needed: WGMMA })
-}
-
-/// The context of a card.
-pub(super) struct Context {
-    device: sys::CUdevice,
-    raw: sys::CUcontext,
-}
-
-// SAFETY: contexts may be used by all threads; each makes it current before a call.
-unsafe impl Send for Context {}
-// SAFETY: as above; the driver locks what calls share.
-unsafe impl Sync for Context {}
-
-impl Context {
-    /// Makes this the context of the calling thread.
-    pub(super) fn enter(&self) -> Result<(), Error> {
-        // SAFETY: the context is retained as long as this lives.
-        unsafe { ctx::set_current(self.raw) }.map_err(failed("context"))
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: the context was retained once when this was made. A failure leaves nothing to do.
-        let _ = unsafe { primary_ctx::release(self.device) };
-    }
-}
-
-/// Something that the driver made in a context, and how it is released.
-pub(super) struct Owned<T: Copy> {
-    context: Arc<Context>,
-    pub(super) raw: T,
-    release: unsafe fn(T) -> Result<(), DriverError>,
-}
-
-// SAFETY: the driver's objects may be used by all threads, as their context.
-unsafe impl<T: Copy> Send for Owned<T> {}
-// SAFETY: as above.
-unsafe impl<T: Copy> Sync for Owned<T> {}
-
-impl<T: Copy> Owned<T> {
-    pub(super) fn new(
-        context: &Arc<Context>,
-        raw: T,
-        release: unsafe fn(T) -> Result<(), DriverError>,
-    ) -> Self {
-        Self { context: Arc::clone(context), raw, release }
-    }
-}
-
-impl<T: Copy> Drop for Owned<T> {
-    fn drop(&mut self) {
-        if self.context.enter().is_ok() {
-            // SAFETY: `raw` was made in this context, with the function's counterpart, and is released once.
-            // A failure is one of earlier work, which the next call reports.
-            let _ = unsafe { (self.release)(self.raw) };
-        }
-    }
-}
-
-impl<T: Copy> fmt::Debug for Owned<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::any::type_name::<T>())
-    }
 }
 
 /// A module of the driver.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::Error;
 
 mod arguments;
+mod context;
 mod dependent;
 mod driver;
 #[cfg(any(test, feature = "interpreter"))]

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use cudarc::driver::result::{self, DriverError, event};
 use cudarc::driver::sys;
 
-use super::driver::{Context, Owned};
+use super::context::{Context, Owned};
 
 /// Bytes of a place: larger copies go as they are.
 const PLACE_BYTES: usize = 64 << 10;

@@ -11,57 +11,10 @@ pub(super) mod tests;
 pub use decode::{AttentionScratch, DecodeAttention, attention_decode, takes_new_heads};
 pub use prefill::{PrefillAttention, PrefillResults, TILE_ROWS, attention_prefill, rounds_results};
 
-pub(crate) use decode::DecodeKernels;
-pub(crate) use prefill::PrefillKernels;
-
-use realizar_quant::BlockType;
-
-use super::kernels::Kernels;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::{Error, KvPages, KvSpec, List, Rows};
-
-/// Types of keys and values that tensor cores take.
-const TENSOR_TYPES: [BlockType; 5] =
-    [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0, BlockType::F8];
-
-/// What the products of queries and keys, and of weights and values, are computed in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AttentionArithmetic {
-    /// Tensor cores, where keys and values are F16, F8, BF16, or blocks, whose elements are rounded to F16, and a head
-    /// has at most 256 elements; otherwise as F32.
-    /// Queries are two numbers of the type of the keys each; weights are two in decode steps and one in
-    /// prompts.
-    Tensor,
-    /// F32.
-    F32,
-}
-
-impl<D: Device> Kernels<D> {
-    /// Loads the kernels of attention for pages of this shape, unless they are: a type of keys and values has images of
-    /// its own. Operations do so, too, but a stream that is captured is no place for it.
-    ///
-    /// # Errors
-    /// [`Error::Kernel`] if the device does not take one.
-    pub fn prepare_attention(
-        &self,
-        spec: &KvSpec,
-        arithmetic: AttentionArithmetic,
-    ) -> Result<(), Error> {
-        let device = &**self.device();
-        self.attention_decode.get(device, spec, arithmetic)?;
-        self.attention_prefill.get(device, spec, arithmetic)?;
-        Ok(())
-    }
-}
-
-impl AttentionArithmetic {
-    /// The places of the type and of the head size, among `dims`, of a kernel on tensor cores; `None` if it takes F32.
-    fn tensor(self, spec: &KvSpec, dims: &[usize]) -> Option<(usize, usize)> {
-        let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty && self == Self::Tensor)?;
-        Some((ty, dims.iter().position(|&dim| spec.head_dim <= dim)?))
-    }
-}
+use crate::kernels::Kernels;
+use crate::{KvPages, List, Rows};
 
 /// Where the rows of a step find their keys and values: lists of numbers that the kernels read when they run.
 #[derive(Debug)]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::kernels::Kernels;
 use crate::Error;
 use crate::device::{Device, Held, hold};
+use crate::kernels::Kernels;
 
 /// Launches that were captured, with all that they use.
 pub struct Captured<D: Device> {

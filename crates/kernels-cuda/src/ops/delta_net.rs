@@ -4,9 +4,9 @@
 //! A block takes some columns of the values of one head through all rows of a sequence, one after the other, so how a
 //! sequence is cut into steps shows in no bit.
 
-use super::kernels::Kernels;
-use super::recurrent::{KEY_PIECES, THREADS};
+use super::recurrent::THREADS;
 use crate::device::{Argument, Device};
+use crate::kernels::{KEY_PIECES, Kernels};
 use crate::{Error, Rows, StateLayer, StateLists, StateSpec};
 
 /// Elements of a key that eight lanes take in one piece.

@@ -1,99 +1,11 @@
 //! Operations on the single elements of rows.
 
-use super::kernels::Kernels;
 use crate::device::{Argument, Device};
-use crate::image::Image;
-use crate::{Error, Rows};
+use crate::kernels::Kernels;
+use crate::{Activation, Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/elementwise.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
-
-/// The kernels of these operations.
-#[derive(Debug)]
-pub(crate) struct ElementwiseKernels<D: Device> {
-    act: [D::Function; Activation::ALL.len()],
-    gated: [D::Function; Activation::ALL.len()],
-    add: D::Function,
-    mul: D::Function,
-    scale: D::Function,
-    softcap: D::Function,
-    clamp: D::Function,
-}
-
-impl<D: Device> ElementwiseKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "elementwise", IMAGE)?;
-        Ok(Self {
-            act: image.functions(Activation::ALL, |act| format!("act_{}", act.name()))?,
-            gated: image.functions(Activation::ALL, |act| format!("gated_{}", act.name()))?,
-            add: image.function("add")?,
-            mul: image.function("mul")?,
-            scale: image.function("scale")?,
-            softcap: image.function("softcap")?,
-            clamp: image.function("clamp_to")?,
-        })
-    }
-}
-
-/// An activation function.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `x * (1 + erf(x / sqrt 2)) / 2`.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// `x * sigmoid(1.702 x)`.
-    GeluQuick,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)` squared.
-    ReluSquared,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// The logistic function.
-    Sigmoid,
-    /// `x * tanh(ln(1 + e^x))`.
-    Mish,
-}
-
-impl Activation {
-    /// All, in the order of `cuda/activations.cuh`.
-    pub(crate) const ALL: [Self; 9] = [
-        Self::Silu,
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::GeluQuick,
-        Self::Relu,
-        Self::ReluSquared,
-        Self::Tanh,
-        Self::Sigmoid,
-        Self::Mish,
-    ];
-
-    /// What kernels take that choose when they run.
-    pub(crate) fn argument(self) -> Argument {
-        let idx = Self::ALL.iter().position(|&of| of == self);
-        Argument::I32(idx.expect("it is one of all") as i32)
-    }
-
-    /// Its name in kernels.
-    fn name(self) -> &'static str {
-        match self {
-            Self::Silu => "silu",
-            Self::Gelu => "gelu",
-            Self::GeluTanh => "gelu_tanh",
-            Self::GeluQuick => "gelu_quick",
-            Self::Relu => "relu",
-            Self::ReluSquared => "relu_squared",
-            Self::Tanh => "tanh",
-            Self::Sigmoid => "sigmoid",
-            Self::Mish => "mish",
-        }
-    }
-}
 
 /// What becomes of an element.
 #[derive(Debug)]

@@ -1,33 +1,13 @@
 //! Rows of tables by their numbers, and of values by theirs.
 
-use super::kernels::Kernels;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::matrix::BLOCK_TYPES;
 use crate::{Error, List, Matrix, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/embed.ptx.br");
 /// Threads of a block, for look-ups and for copies.
 const THREADS: u32 = 128;
 const COPY_THREADS: u32 = 256;
-
-/// The kernels of look-ups.
-#[derive(Debug)]
-pub(crate) struct EmbedKernels<D: Device> {
-    by_type: [D::Function; BLOCK_TYPES.len()],
-    select_rows: D::Function,
-}
-
-impl<D: Device> EmbedKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "embed", IMAGE)?;
-        let name = |ty: realizar_quant::BlockType| format!("embed_{}", ty.name().to_lowercase());
-        Ok(Self {
-            by_type: image.functions(BLOCK_TYPES, name)?,
-            select_rows: image.function("select_rows")?,
-        })
-    }
-}
 
 /// Queues a look-up of rows by their numbers, times `scale`. A row of `out` whose number is `u32::MAX` is left as
 /// it is. Any other number that the matrix does not have stops the device: the next call that waits reports it.

@@ -6,10 +6,9 @@
 
 use std::sync::Arc;
 
-use super::expert_kernels::{OfType, TILES};
-use super::kernels::Kernels;
 use super::quantize::{BLOCK_LEN, QuantType};
 use crate::device::{Argument, Arguments, Device};
+use crate::kernels::{ExpertTypeKernels, Kernels, PAIR_TILES};
 use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
 /// Threads that sort.
@@ -98,7 +97,7 @@ pub enum PairTiles {
 impl PairTiles {
     /// The better ones for this many pairs of prompts.
     pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
-        let [small, _] = TILES;
+        let [small, _] = PAIR_TILES;
         // Larger tiles read a matrix less often, and are worth it where they are mostly full.
         if n_pairs < 3 * small.pairs / 2 * n_experts { Self::Several } else { Self::Many }
     }
@@ -107,8 +106,8 @@ impl PairTiles {
     fn pairs(self) -> usize {
         match self {
             Self::Few => FEW,
-            Self::Several => TILES[0].pairs,
-            Self::Many => TILES[1].pairs,
+            Self::Several => PAIR_TILES[0].pairs,
+            Self::Many => PAIR_TILES[1].pairs,
         }
     }
 }
@@ -289,7 +288,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
 /// What distinguishes the kernels of products.
 struct How<'a, D: Device> {
     /// The kernel of a type, if it has one.
-    function: &'a dyn Fn(&OfType<D>) -> Option<&D::Function>,
+    function: &'a dyn Fn(&ExpertTypeKernels<D>) -> Option<&D::Function>,
     /// Threads of a block, and rows of a matrix that it has.
     block: [u32; 2],
     block_rows: usize,
@@ -464,8 +463,8 @@ pub fn expert_matmul_half<D: Device>(
     let tile = tile(sorted);
     let how = How {
         function: &|of| of.half.as_ref().map(|half| &half[tile]),
-        block: [TILES[tile].threads, 1],
-        block_rows: TILES[tile].w_rows,
+        block: [PAIR_TILES[tile].threads, 1],
+        block_rows: PAIR_TILES[tile].w_rows,
         x: &[values, stride, scales],
         n_own: checked.n_own,
         takes_routes: false,
@@ -495,8 +494,8 @@ pub fn expert_matmul_int8<D: Device>(
     let tile = tile(sorted);
     let how = How {
         function: &|of| of.int8.as_ref().map(|int8| &int8.matmul[tile]),
-        block: [TILES[tile].threads, 1],
-        block_rows: TILES[tile].w_rows,
+        block: [PAIR_TILES[tile].threads, 1],
+        block_rows: PAIR_TILES[tile].w_rows,
         x: &x_at,
         n_own: checked.n_own / BLOCK_LEN,
         takes_routes: false,

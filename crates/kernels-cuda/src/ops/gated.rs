@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::kernels::Kernels;
 use super::levels;
 use super::matvec_quantized::{MIN_TILE_ROWS, ROWS, WARPS};
-use super::products::INT8_COLS;
 use super::quantize::{BLOCK_LEN, QuantType, Quantized, QuantizedRows};
 use super::rows::optional;
 use crate::device::{Argument, Device};
+use crate::kernels::{INT8_COLS, Kernels};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 /// The maximum number of rows of activations of a gated product; for more, products are tiles.

@@ -1,33 +1,15 @@
 //! Keys and values of new positions, into their pages; and what happens to them and to queries before that.
 
-use super::kernels::Kernels;
 use super::rope::Pairs;
 use super::rows::optional;
 use crate::device::{Argument, Arguments, Device};
-use crate::image::Image;
-use crate::pages::KV_TYPES;
+use crate::kernels::Kernels;
 use crate::{Error, KvPages, KvSpec, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 128;
 /// Heads of a block.
 const HEADS: usize = 4;
-
-/// The kernels that store keys and values.
-#[derive(Debug)]
-pub(crate) struct KvStoreKernels<D: Device> {
-    /// One for each of [`KV_TYPES`].
-    store: [D::Function; KV_TYPES.len()],
-}
-
-impl<D: Device> KvStoreKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "kv_store", IMAGE)?;
-        let name = |ty: realizar_quant::BlockType| format!("kv_store_{}", ty.name().to_lowercase());
-        Ok(Self { store: image.functions(KV_TYPES, name)? })
-    }
-}
 
 /// Queues a copy of keys and values to their slots, rounded to the type of the pages. A slot is the number of
 /// the page times its length, plus the position in the page; a row whose slot is `u32::MAX` is not stored. A page

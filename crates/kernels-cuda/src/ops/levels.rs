@@ -1,11 +1,12 @@
 //! Products of levels with activations in BF16, on tensor cores: what [`matvec_quantized`](super::matvec_quantized) and
 //! [`gated_quantized`](super::gated_quantized) do with rows of [`QuantType::Bf16`](super::QuantType::Bf16).
 
-use super::kernels::Kernels;
-use super::matvec_quantized::Ends;
-use super::products::{LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MIN_BLOCKS, Tile};
+use super::linear_quantized::Ends;
 use super::quantize::{QuantType, Quantized};
 use crate::device::Device;
+use crate::kernels::{
+    Kernels, LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MIN_BLOCKS, Tile,
+};
 use crate::{Error, Matrix};
 
 /// Weight rows of a block of gated products, of the gate as of what it lets through, and rows of activations.

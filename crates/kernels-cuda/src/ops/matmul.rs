@@ -1,13 +1,12 @@
 //! Products of packed weights with the many prefill rows, by tiles.
 
-use super::kernels::Kernels;
+use super::linear_quantized::LinearQuantized;
 use super::matvec::Linear;
-use super::matvec_quantized::LinearQuantized;
-use super::products::TILES;
 use super::quantize::QuantType;
 use super::round::{Halves, half_type};
 use super::rows::optional;
 use crate::device::{Argument, Device};
+use crate::kernels::{Kernels, TILES};
 use crate::{Error, Matrix, Rows};
 
 /// Rows of a tile of `matmul`, of activations and of weights alike, and its threads.

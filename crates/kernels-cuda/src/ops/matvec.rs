@@ -1,9 +1,8 @@
 //! Products of packed weights with the few rows of a decode step.
 
-use super::kernels::Kernels;
-use super::products::MATVEC_COLS;
 use super::rows::optional;
 use crate::device::{Argument, Device};
+use crate::kernels::{Kernels, MATVEC_COLS};
 use crate::{Error, Matrix, Rows};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec.cuh` has them.

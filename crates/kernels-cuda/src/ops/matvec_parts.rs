@@ -1,23 +1,15 @@
 //! Products of matrices of floats with the rows of decode steps, on tensor cores: activations are split in two parts of
 //! BF16, which keep 16 bits of them.
 
-use realizar_quant::BlockType;
-
-use super::kernels::Kernels;
 use super::matvec::Linear;
-use super::products::{MIN_BLOCKS, PARTS_FEW, PARTS_TILES};
 use super::round::{HalfType, Halves};
 use super::rows::optional;
 use crate::Error;
 use crate::device::{Argument, Device};
+use crate::kernels::{Kernels, MIN_BLOCKS, PARTS_FEW, PARTS_TILES};
 
 /// The maximum number of rows of activations that are split on their way to registers. More are split once for all rows of weights.
 const MAX_FEW: usize = 8;
-
-/// Whether products with matrices of this type can take activations in parts: those of floats of 8 or 16 bits do.
-pub fn takes_parts(ty: BlockType) -> bool {
-    matches!(ty, BlockType::F16 | BlockType::BF16 | BlockType::F8_0)
-}
 
 /// Whether that many rows are first split by [`split_rows`](super::split_rows), for [`matvec_parts`].
 pub fn is_worth_splitting(n_batch: usize) -> bool {
@@ -122,6 +114,8 @@ fn queue<D: Device>(
 
 #[cfg(any(test, feature = "tests"))]
 pub(super) mod tests {
+    use realizar_quant::BlockType;
+
     use super::*;
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, weights};
     use crate::{Buffer, HalfRows, Matrix, Rows, split_rows};

@@ -1,12 +1,12 @@
 //! Products of quantized weights with the rows of a decode step, which are quantized, too.
 
-use super::kernels::Kernels;
 use super::levels;
-use super::products::{INT8_COLS, INT8_TILE, mixed_index};
-use super::quantize::{QuantType, Quantized};
+use super::linear_quantized::LinearQuantized;
+use super::quantize::QuantType;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::{Error, Matrix, Rows};
+use crate::kernels::{INT8_COLS, INT8_TILE, Kernels, mixed_index};
+use crate::{Error, Matrix};
 
 /// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_quantized.cuh` has them.
 pub(super) const WARPS: usize = 4;
@@ -14,95 +14,6 @@ pub(super) const ROWS: usize = 2;
 /// Threads of a tile, and the fewest rows of activations that tiles are for.
 const TILE_THREADS: u32 = 256;
 pub(super) const MIN_TILE_ROWS: usize = 9;
-/// The maximum number of matrices of a product.
-pub const MAX_PARTS: usize = 3;
-
-/// `out = matrices * x + bias + residual`, row by row, with the results of the matrices side by side.
-#[derive(Debug)]
-pub struct LinearQuantized<'a, D: Device> {
-    /// The weights, each `[n_rows of its own, n_cols]`: one matrix, or up to [`MAX_PARTS`], also of different types.
-    pub matrices: &'a [&'a Matrix<D>],
-    /// Activations, `[n_batch, n_cols]`.
-    pub x: Quantized<'a, D>,
-    /// Added to every row, `[1, n_rows]`.
-    pub bias: Option<Rows<'a, D>>,
-    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
-    pub residual: Option<Rows<'a, D>>,
-    /// The result, `[n_batch, n_rows]`.
-    pub out: Rows<'a, D>,
-}
-
-/// Bias, residual and result of a matrix, as kernels take them: addresses, and strides of the latter two.
-pub(crate) struct Ends {
-    pub(crate) bias: Argument,
-    pub(crate) residual: [Argument; 2],
-    pub(crate) out: [Argument; 2],
-}
-
-impl Ends {
-    /// The arguments of a product with a matrix, in the order of all kernels that take quantized rows.
-    pub(crate) fn arguments<D: Device>(
-        &self,
-        matrix: &Matrix<D>,
-        x: &Quantized<'_, D>,
-    ) -> [Argument; 14] {
-        let [main, high, head] = matrix.planes();
-        let [quants, blocks, stride] = x.arguments();
-        let &Self { bias, residual: [residual, residual_stride], out: [out, out_stride] } = self;
-        [
-            main,
-            high,
-            head,
-            quants,
-            blocks,
-            stride,
-            bias,
-            residual,
-            residual_stride,
-            out,
-            out_stride,
-            Argument::I32(matrix.n_rows() as i32),
-            Argument::I32(matrix.n_cols() as i32),
-            Argument::I32(x.n_rows() as i32),
-        ]
-    }
-}
-
-impl<D: Device> LinearQuantized<'_, D> {
-    /// Asserts that shapes and devices fit.
-    pub(crate) fn check(&self, kernels: &Kernels<D>) {
-        let Self { matrices, x, bias, residual, out } = self;
-        assert!((1..=MAX_PARTS).contains(&matrices.len()), "{} matrices", matrices.len());
-        let n_rows = matrices.iter().map(|matrix| matrix.n_rows()).sum();
-        for matrix in *matrices {
-            x.check(kernels, "x", x.n_rows(), matrix.n_cols());
-            kernels.check("the matrix", matrix.buffer(), 0);
-        }
-        out.check(kernels, "out", x.n_rows(), n_rows);
-        if let Some(bias) = bias {
-            bias.check(kernels, "bias", 1, n_rows);
-        }
-        if let Some(residual) = residual {
-            residual.check(kernels, "residual", x.n_rows(), n_rows);
-        }
-    }
-
-    /// Each matrix with its columns of the result.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Matrix<D>, Ends)> {
-        let mut at = 0;
-        self.matrices.iter().map(move |matrix| {
-            let columns = |rows: Rows<'_, D>| rows.columns(at, matrix.n_rows()).arguments();
-            let null = [Argument::Address(0), Argument::I32(0)];
-            let ends = Ends {
-                bias: self.bias.map_or(null, columns)[0],
-                residual: self.residual.map_or(null, columns),
-                out: columns(self.out),
-            };
-            at += matrix.n_rows();
-            (*matrix, ends)
-        })
-    }
-}
 
 /// Queues a product. The bits of a row of the result depend on its own row of activations alone, and are the same
 /// whatever the other matrices. With 8-bit activations, matrices of K types are one launch, of other types a launch for each,
@@ -210,7 +121,7 @@ pub(super) mod tests {
     use super::*;
     use crate::matrix::INTEGER_TYPES;
     use crate::testing::{Random, TestDevice, kernels, on_device, read, rounded, weights};
-    use crate::{Buffer, QuantizedRows, quantize};
+    use crate::{Buffer, QuantizedRows, Rows, quantize};
 
     struct Case<'a> {
         types: &'a [BlockType],

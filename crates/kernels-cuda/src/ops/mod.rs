@@ -1,23 +1,22 @@
-//! The operations: a function checks shapes, and queues one launch. `kernels.rs` holds what is loaded, `rows.rs` what
-//! operations work on.
+//! The operations. Each is a function that checks shapes and devices and queues a launch.
+//!
+//! `rows.rs` has the operands that most of them share.
 
 mod attention;
 mod capture;
 mod delta_net;
 mod elementwise;
 mod embed;
-mod expert_kernels;
 mod experts;
 mod gated;
-mod kernels;
 mod kv_store;
 mod levels;
+mod linear_quantized;
 mod matmul;
 mod matvec;
 mod matvec_parts;
 mod matvec_quantized;
 mod norm;
-mod products;
 mod quantize;
 mod ranks;
 mod recurrent;
@@ -32,13 +31,12 @@ pub(crate) mod tests;
 mod wgmma;
 
 pub use attention::{
-    Attention, AttentionArithmetic, AttentionScratch, DecodeAttention, PrefillAttention,
-    PrefillResults, TILE_ROWS, Tables, attention_decode, attention_prefill, rounds_results,
-    takes_new_heads,
+    Attention, AttentionScratch, DecodeAttention, PrefillAttention, PrefillResults, TILE_ROWS,
+    Tables, attention_decode, attention_prefill, rounds_results, takes_new_heads,
 };
 pub use capture::Captured;
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
-pub use elementwise::{Activation, Elementwise, elementwise};
+pub use elementwise::{Elementwise, elementwise};
 pub use embed::{embed, select_rows};
 pub use experts::{
     ExpertLinear, ExpertPairs, PairTiles, SortedPairs, expert_matmul, expert_matmul_half,
@@ -46,16 +44,13 @@ pub use experts::{
     takes_own_halves,
 };
 pub use gated::{GatedQuantized, GatedRows, MAX_GATED_ROWS, gated_quantized};
-#[cfg(feature = "bench")]
-pub(crate) use kernels::launched_by;
-pub use kernels::{Kernels, launches_of_thread};
 pub use kv_store::{HeadNorm, NewHeads, RopeStore, kv_store, rope_store};
+pub use linear_quantized::{LinearQuantized, MAX_PARTS};
 pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};
 pub use matvec::{Linear, matvec};
-pub use matvec_parts::{is_worth_splitting, matvec_parts, takes_parts};
-pub use matvec_quantized::{LinearQuantized, MAX_PARTS, matvec_quantized};
+pub use matvec_parts::{is_worth_splitting, matvec_parts};
+pub use matvec_quantized::matvec_quantized;
 pub use norm::{Norm, NormKind, norm};
-pub use products::takes_quantized;
 pub use quantize::{
     ProductRows, QuantType, Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm,
 };

@@ -1,32 +1,15 @@
 //! Norms of rows, and of the heads of rows.
 
-use super::kernels::Kernels;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/norm.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// The longest run that a warp takes, and the warps of a block.
 const WARP_RUN: usize = 256;
 const WARPS: usize = 8;
-
-/// The kernels of norms: for runs that a block takes, and for those of a warp.
-#[derive(Debug)]
-pub(crate) struct NormKernels<D: Device> {
-    rms: [D::Function; 2],
-    layer: [D::Function; 2],
-}
-
-impl<D: Device> NormKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "norm", IMAGE)?;
-        let of = |name: &str| image.functions(["", "_heads"], |width| format!("{name}{width}"));
-        Ok(Self { rms: of("rms_norm")?, layer: of("layer_norm")? })
-    }
-}
 
 /// The kind of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

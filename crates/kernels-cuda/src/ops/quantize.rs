@@ -4,16 +4,14 @@
 //! Either format serves every weight type. An integer block has an F32 scale and the sums of its halves for the types whose
 //! levels have an offset; a BF16 block has two sums for those with minimums.
 
-use super::kernels::Kernels;
 use super::round::{HalfType, Halves};
 use super::rows::optional;
 use super::wgmma::Grouped;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Activation, Buffer, Error, Norm, NormKind, Rows};
 use std::sync::Arc;
 
-const IMAGE: &[u8] = include_bytes!("../../image/quantize.ptx.br");
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
 /// Threads of a block, and of one that has a whole row to normalize; each has four columns at a time.
@@ -21,27 +19,6 @@ const THREADS: u32 = 128;
 const NORM_THREADS: u32 = 512;
 /// Columns that rows of BF16 are filled up to a multiple of.
 const BF16_COLS: usize = 512;
-
-/// The kernels that quantize.
-#[derive(Debug)]
-pub(crate) struct QuantizeKernels<D: Device> {
-    plain: D::Function,
-    activated: D::Function,
-    rms: D::Function,
-    layer: D::Function,
-}
-
-impl<D: Device> QuantizeKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "quantize", IMAGE)?;
-        Ok(Self {
-            plain: image.function("quantize")?,
-            activated: image.function("quantize_activated")?,
-            rms: image.function("quantize_rms_norm")?,
-            layer: image.function("quantize_layer_norm")?,
-        })
-    }
-}
 
 /// What activations are quantized to. Products with either have bits of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,29 +5,13 @@
 
 use std::sync::Arc;
 
-use super::kernels::Kernels;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Buffer, Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/ranks.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
-
-/// The kernels of these operations.
-#[derive(Debug)]
-pub(crate) struct RankKernels<D: Device> {
-    sum: D::Function,
-    join: D::Function,
-}
-
-impl<D: Device> RankKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "ranks", IMAGE)?;
-        Ok(Self { sum: image.function("sum_ranks")?, join: image.function("join_ranks")? })
-    }
-}
 
 /// A device's place in its group, with room for the rows of all ranks.
 #[derive(Debug)]

@@ -1,37 +1,12 @@
 //! What the operations with a recurrent state have in common: their kernels, and the lists of a step.
 
 use super::List;
-use super::kernels::Kernels;
+use crate::StateLayer;
 use crate::device::Device;
-use crate::image::Image;
-use crate::{Error, StateLayer};
+use crate::kernels::Kernels;
 
-const IMAGE: &[u8] = include_bytes!("../../image/recurrent.ptx.br");
 /// Threads of a block.
 pub(super) const THREADS: u32 = 128;
-/// The longest keys of each kernel of the delta rule, in pieces of 32.
-pub(super) const KEY_PIECES: [usize; 4] = [1, 2, 4, 8];
-
-/// The kernels of these operations.
-#[derive(Debug)]
-pub(crate) struct RecurrentKernels<D: Device> {
-    /// For one channel of a thread, and for four.
-    pub(super) short_conv: [D::Function; 2],
-    /// For one column of a thread and for two, by [`KEY_PIECES`].
-    pub(super) delta_net: [[D::Function; KEY_PIECES.len()]; 2],
-}
-
-impl<D: Device> RecurrentKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "recurrent", IMAGE)?;
-        let delta_net =
-            |cols| image.functions(KEY_PIECES, |pieces| format!("delta_net_{pieces}_{cols}"));
-        Ok(Self {
-            short_conv: image.functions([1, 4], |n| format!("short_conv_{n}"))?,
-            delta_net: [delta_net(1)?, delta_net(2)?],
-        })
-    }
-}
 
 /// Where a step says which states are read and written. A slot that is read is not written in the same step.
 #[derive(Debug)]

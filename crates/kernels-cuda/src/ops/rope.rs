@@ -1,28 +1,12 @@
 //! Rotary position embeddings.
 
-use super::kernels::Kernels;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Error, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/rope.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 128;
-
-/// The kernels of rotary embeddings.
-#[derive(Debug)]
-pub(crate) struct RopeKernels<D: Device> {
-    table: D::Function,
-    rope: D::Function,
-}
-
-impl<D: Device> RopeKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "rope", IMAGE)?;
-        Ok(Self { table: image.function("rope_table")?, rope: image.function("rope")? })
-    }
-}
 
 /// The angles of a rotary embedding.
 #[derive(Debug)]

@@ -4,35 +4,14 @@ use std::sync::Arc;
 
 use realizar_quant::BlockType;
 
-use super::kernels::Kernels;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Buffer, Error, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/round.ptx.br");
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// Columns that a product takes at once: rows are filled up to a multiple of them with zeros.
 const DEPTH: usize = 64;
-
-/// The kernels that round.
-#[derive(Debug)]
-pub(crate) struct RoundKernels<D: Device> {
-    f16: D::Function,
-    bf16: D::Function,
-    split: D::Function,
-}
-
-impl<D: Device> RoundKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "round", IMAGE)?;
-        Ok(Self {
-            f16: image.function("round_rows_f16")?,
-            bf16: image.function("round_rows_bf16")?,
-            split: image.function("split_rows")?,
-        })
-    }
-}
 
 /// What products in half precision are made in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

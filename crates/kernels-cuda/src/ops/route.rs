@@ -3,42 +3,16 @@
 //! Routes, `[n_rows, 2 * n_chosen]`, are the numbers of a row's experts, ascending, and then their factors. A row that
 //! takes no part has -1 for each of its experts.
 
-use super::kernels::Kernels;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::{Kernels, PER_LANE};
 use crate::{Error, List, Rows};
 
-const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.br");
-/// Experts of a lane: a kernel for each.
-const PER_LANE: [usize; 6] = [1, 2, 4, 8, 16, 32];
 /// Rows of a block of the choice, each with a warp.
 const WARPS: usize = 4;
 /// Threads of a block of operations on single elements.
 const THREADS: u32 = 128;
 /// Elements of a step from which on a thread takes four: fewer leave too many threads idle.
 const FOUR_FROM: usize = 1 << 17;
-
-/// The kernels of these operations.
-#[derive(Debug)]
-pub(crate) struct RouteKernels<D: Device> {
-    route: [D::Function; PER_LANE.len()],
-    /// For one element of a thread, and for four.
-    combine: [D::Function; 2],
-    bias: D::Function,
-    reorder: D::Function,
-}
-
-impl<D: Device> RouteKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "route", IMAGE)?;
-        Ok(Self {
-            route: image.functions(PER_LANE, |n| format!("route_{n}"))?,
-            combine: image.functions([1, 4], |n| format!("combine_{n}"))?,
-            bias: image.function("expert_bias")?,
-            reorder: image.function("reorder")?,
-        })
-    }
-}
 
 /// How the scores of a router become factors.
 #[derive(Debug, Clone, Copy, PartialEq)]

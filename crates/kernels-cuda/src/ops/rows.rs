@@ -1,8 +1,8 @@
 //! What operations work on: rows of values, and the lists of numbers that a step carries.
 
-use super::kernels::Kernels;
 use crate::Buffer;
 use crate::device::{Argument, Device};
+use crate::kernels::Kernels;
 
 /// Rows of F32 values in a buffer.
 #[derive(Debug)]

@@ -3,10 +3,10 @@
 //! The state of a sequence is the last `n_taps - 1` rows of the input, the oldest first. An element is computed from
 //! the input alone, so how a sequence is cut into steps shows in no bit.
 
-use super::kernels::Kernels;
 use super::recurrent::THREADS;
 use super::rows::optional;
 use crate::device::{Argument, Device};
+use crate::kernels::Kernels;
 use crate::{Activation, Error, Rows, StateLayer, StateLists};
 
 /// Elements of a step from which on a thread takes four: fewer leave too many threads idle.

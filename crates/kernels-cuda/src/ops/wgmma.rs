@@ -8,11 +8,11 @@ use std::sync::Arc;
 
 use realizar_quant::BlockType;
 
-use super::kernels::Kernels;
 use super::round::{HalfType, half_type};
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.br");

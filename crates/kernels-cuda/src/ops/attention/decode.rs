@@ -1,88 +1,25 @@
 //! Attention of decode rows: a context is cut into splits, and eight splits are a span, which are added in order.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
+use super::Attention;
 use crate::device::{Argument, Arguments, Device};
-use crate::image::Image;
-use crate::ops::Kernels;
+use crate::kernels::{AttentionArithmetic, DecodeKernel, Kernels};
 use crate::ops::kv_store::NewHeads;
-use crate::ops::products::get;
 use crate::ops::quantize::BLOCK_LEN;
-use crate::{Buffer, Error, KvSpec, Quantized};
+use crate::{Buffer, Error, Quantized};
 
-/// Images on tensor cores, by [`TENSOR_TYPES`].
-const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
-    include_bytes!("../../../image/attention_decode_f16.ptx.br"),
-    include_bytes!("../../../image/attention_decode_bf16.ptx.br"),
-    include_bytes!("../../../image/attention_decode_q8_0.ptx.br"),
-    include_bytes!("../../../image/attention_decode_q4_0.ptx.br"),
-    include_bytes!("../../../image/attention_decode_f8.ptx.br"),
-];
-const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_decode_f32.ptx.br");
 /// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cuh` has them.
 const SPLIT: usize = 256;
 const SPAN: usize = 8;
 const MAX_HEADS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Columns of a head: a kernel for each.
-const HEAD_DIMS: [usize; 3] = [64, 128, 256];
-const F32_HEAD_DIMS: [usize; 5] = [64, 128, 256, 512, 576];
 /// Heads of splits of a launch that there is room for: enough blocks for any card. With more, blocks have a span each.
 pub(super) const SPLIT_HEADS: usize = 1 << 14;
 /// Heads of spans of a launch that there is room for, or those of one row, if they are more. Rows with more in all take
 /// several launches.
 const SPAN_HEADS: usize = 1 << 16;
-
-/// The kernels of decode rows, as far as they were loaded.
-#[derive(Debug)]
-pub(crate) struct DecodeKernels<D: Device> {
-    /// By type of keys and values, and by [`HEAD_DIMS`].
-    tensor: [OnceLock<[D::Function; HEAD_DIMS.len()]>; TENSOR_TYPES.len()],
-    /// By [`F32_HEAD_DIMS`].
-    f32: OnceLock<[D::Function; F32_HEAD_DIMS.len()]>,
-}
-
-impl<D: Device> Default for DecodeKernels<D> {
-    fn default() -> Self {
-        Self { tensor: [const { OnceLock::new() }; TENSOR_TYPES.len()], f32: OnceLock::new() }
-    }
-}
-
-/// A kernel, the columns that a head has in it, and whether it is for one type of keys and values alone.
-pub(super) struct Chosen<'a, D: Device> {
-    function: &'a D::Function,
-    dim: usize,
-    is_tensor: bool,
-}
-
-impl<D: Device> DecodeKernels<D> {
-    /// The kernel for pages of this shape, on tensor cores where there is one.
-    pub(super) fn get(
-        &self,
-        device: &D,
-        spec: &KvSpec,
-        arithmetic: AttentionArithmetic,
-    ) -> Result<Chosen<'_, D>, Error> {
-        if let Some((ty, which)) = arithmetic.tensor(spec, &HEAD_DIMS) {
-            let functions = get(&self.tensor[ty], || {
-                let name = TENSOR_TYPES[ty].name().to_lowercase();
-                let image = Image::load(device, &format!("attention_decode_{name}"), IMAGES[ty])?;
-                image.functions(HEAD_DIMS, |dim| format!("attention_{name}_{dim}"))
-            })?;
-            let (function, dim) = (&functions[which], HEAD_DIMS[which]);
-            return Ok(Chosen { function, dim, is_tensor: true });
-        }
-        let functions = get(&self.f32, || {
-            let image = Image::load(device, "attention_decode_f32", F32_IMAGE)?;
-            image.functions(F32_HEAD_DIMS, |dim| format!("attention_in_f32_{dim}"))
-        })?;
-        let which = F32_HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim);
-        let which = which.expect("pages have no larger heads");
-        Ok(Chosen { function: &functions[which], dim: F32_HEAD_DIMS[which], is_tensor: false })
-    }
-}
 
 /// Heads, splits and spans that a scratch has room for.
 struct Room {
@@ -223,8 +160,8 @@ pub fn attention_decode<D: Device>(
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
         kernels.check("the scratch", buffer, 0);
     }
-    let chosen = kernels.attention_decode.get(&**kernels.device(), spec, *arithmetic)?;
-    let Chosen { function, dim, is_tensor } = chosen;
+    let DecodeKernel { function, dim, is_tensor } =
+        kernels.attention_decode.get(&**kernels.device(), spec, *arithmetic)?;
 
     // A window need not begin with a split, nor its splits with a span.
     let n_splits = max_kv_len.div_ceil(SPLIT);

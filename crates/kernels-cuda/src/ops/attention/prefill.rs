@@ -1,24 +1,11 @@
 //! Attention of prompts: tiles of rows go over tiles of positions, on tensor cores or in F32.
 
-use std::sync::OnceLock;
-
-use super::{Attention, AttentionArithmetic, TENSOR_TYPES};
+use super::Attention;
 use crate::device::{Argument, Arguments, Device};
-use crate::image::Image;
-use crate::ops::Kernels;
-use crate::ops::products::get;
+use crate::kernels::{AttentionArithmetic, HEAD_DIMS, Kernels};
 use crate::ops::quantize::ProductRows;
 use crate::{Error, KvSpec, List};
 
-/// Images on tensor cores, by [`TENSOR_TYPES`].
-const IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
-    include_bytes!("../../../image/attention_prefill_f16.ptx.br"),
-    include_bytes!("../../../image/attention_prefill_bf16.ptx.br"),
-    include_bytes!("../../../image/attention_prefill_q8_0.ptx.br"),
-    include_bytes!("../../../image/attention_prefill_q4_0.ptx.br"),
-    include_bytes!("../../../image/attention_prefill_f8.ptx.br"),
-];
-const F32_IMAGE: &[u8] = include_bytes!("../../../image/attention_prefill_f32.ptx.br");
 /// The maximum number of rows of a prompt's tile.
 pub const TILE_ROWS: usize = 128;
 /// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cuh` has them.
@@ -27,50 +14,6 @@ const QUERIES: usize = 128;
 /// The same in F32, as `cuda/attention_prefill_f32.cu` has them.
 const F32_THREADS: u32 = 128;
 const F32_QUERIES: usize = 32;
-/// Columns of a head: a kernel for each.
-const HEAD_DIMS: [usize; 3] = [64, 128, 256];
-const F32_HEAD_DIMS: [usize; 5] = [64, 128, 256, 512, 576];
-
-/// The kernels of prefill rows, as far as they were loaded.
-#[derive(Debug)]
-pub(crate) struct PrefillKernels<D: Device> {
-    /// By type of keys and values, and by [`HEAD_DIMS`].
-    tensor: [OnceLock<[D::Function; HEAD_DIMS.len()]>; TENSOR_TYPES.len()],
-    /// By [`F32_HEAD_DIMS`].
-    f32: OnceLock<[D::Function; F32_HEAD_DIMS.len()]>,
-}
-
-impl<D: Device> Default for PrefillKernels<D> {
-    fn default() -> Self {
-        Self { tensor: [const { OnceLock::new() }; TENSOR_TYPES.len()], f32: OnceLock::new() }
-    }
-}
-
-impl<D: Device> PrefillKernels<D> {
-    /// The kernel for pages of this shape, on tensor cores where there is one, which the second tells.
-    pub(super) fn get(
-        &self,
-        device: &D,
-        spec: &KvSpec,
-        arithmetic: AttentionArithmetic,
-    ) -> Result<(&D::Function, bool), Error> {
-        if let Some((ty, which)) = arithmetic.tensor(spec, &HEAD_DIMS) {
-            let functions = get(&self.tensor[ty], || {
-                let name = TENSOR_TYPES[ty].name().to_lowercase();
-                let image = Image::load(device, &format!("attention_prefill_{name}"), IMAGES[ty])?;
-                image.functions(HEAD_DIMS, |dim| format!("attention_prefill_{name}_{dim}"))
-            })?;
-            return Ok((&functions[which], true));
-        }
-        let functions = get(&self.f32, || {
-            let image = Image::load(device, "attention_prefill_f32", F32_IMAGE)?;
-            image.functions(F32_HEAD_DIMS, |dim| format!("attention_prefill_{dim}"))
-        })?;
-        let which = F32_HEAD_DIMS.iter().position(|&dim| spec.head_dim <= dim);
-        Ok((&functions[which.expect("pages have no larger heads")], false))
-    }
-}
-
 /// Whether results can go to the product behind in the launch that makes them: rows are whole spans of 128 columns, and
 /// computed on tensor cores.
 pub fn rounds_results(spec: &KvSpec, n_heads: usize, arithmetic: AttentionArithmetic) -> bool {

@@ -11,7 +11,7 @@ use realizar_quant::{BlockType, dequantize, quantize};
 
 use super::*;
 use crate::testing::{Random, TestDevice, kernels, on_device, read};
-use crate::{Buffer, Kernels, KvSpec, QuantType, QuantizedRows, kv_store};
+use crate::{AttentionArithmetic, Buffer, Kernels, KvSpec, QuantType, QuantizedRows, kv_store};
 
 /// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
 const HALF_STEP: f64 = 1.0 / 4096.0;

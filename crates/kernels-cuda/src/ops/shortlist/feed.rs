@@ -1,7 +1,8 @@
 //! Tokens that go from shortlists to the next step without the host.
 
-use super::{Kernels, ListPlace, NONE, Shortlists, THREADS};
+use super::{ListPlace, NONE, Shortlists, THREADS};
 use crate::device::{Argument, Device};
+use crate::kernels::Kernels;
 use crate::{Error, List};
 
 /// How the token that follows is found in the shortlist of a row.

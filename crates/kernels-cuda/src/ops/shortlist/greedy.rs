@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::{CHUNK, Kernels, Shortlists, THREADS};
+use super::{CHUNK, Shortlists, THREADS};
 use crate::device::{Argument, Device};
+use crate::kernels::Kernels;
 use crate::{Buffer, Error, List, Rows};
 
 /// What is chosen where a row has no best token.

@@ -11,15 +11,13 @@ pub(super) mod tests;
 
 use std::sync::Arc;
 
-use super::kernels::Kernels;
 use crate::device::{Argument, Device};
-use crate::image::Image;
+use crate::kernels::Kernels;
 use crate::{Buffer, Error, Rows};
 
 pub use feed::{DrawOfBest, NextToken};
 pub use greedy::{Greedy, NO_TOKEN};
 
-const IMAGE: &[u8] = include_bytes!("../../../image/shortlist.ptx.br");
 /// Threads of a block, the logits that it reads, and logits of which the largest is found first: as
 /// `cuda/shortlist.cu` has them.
 const THREADS: u32 = 256;
@@ -33,27 +31,6 @@ const HEADER: usize = 12;
 const FED: usize = 1;
 /// What is written for a row or a mask that is not there, and as the length of a list of unusable logits.
 const NONE: u32 = u32::MAX;
-
-/// The kernels of shortlists.
-#[derive(Debug)]
-pub(crate) struct ShortlistKernels<D: Device> {
-    greedy: D::Function,
-    select: D::Function,
-    weigh: D::Function,
-    feed: D::Function,
-}
-
-impl<D: Device> ShortlistKernels<D> {
-    pub(crate) fn load(device: &D) -> Result<Self, Error> {
-        let image = Image::load(device, "shortlist", IMAGE)?;
-        Ok(Self {
-            greedy: image.function("shortlist_greedy")?,
-            select: image.function("shortlist_select")?,
-            weigh: image.function("shortlist_weigh")?,
-            feed: image.function("shortlist_feed")?,
-        })
-    }
-}
 
 /// That shares of tokens are wanted: `2^39 e^((logit - max) * scale)` as an integer of 64 bits, for the largest logit
 /// `max` of those that may be among the best.

@@ -2,12 +2,11 @@
 //! that type is first multiplied or [`Kernels::prepare`] asks for it: a model has few types, and a driver takes its
 //! time to compile an image that it has not seen.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use realizar_quant::BlockType;
 
-use super::kernels::Kernels;
-use super::matvec_parts::takes_parts;
+use super::lazy::get_or_load;
 use crate::Error;
 use crate::device::Device;
 use crate::image::Image;
@@ -236,6 +235,11 @@ pub fn takes_quantized(ty: BlockType) -> bool {
     INTEGER_TYPES.contains(&ty)
 }
 
+/// Whether products with matrices of this type can take activations in parts: those of floats of 8 or 16 bits do.
+pub fn takes_parts(ty: BlockType) -> bool {
+    matches!(ty, BlockType::F16 | BlockType::BF16 | BlockType::F8_0)
+}
+
 /// The kernels of all products, as far as they were loaded.
 #[derive(Debug)]
 pub(crate) struct Products<D: Device> {
@@ -249,42 +253,18 @@ impl<D: Device> Default for Products<D> {
     }
 }
 
-/// What a lock holds, made if it is empty.
-pub(crate) fn get<T>(
-    lock: &OnceLock<T>,
-    make: impl FnOnce() -> Result<T, Error>,
-) -> Result<&T, Error> {
-    if let Some(found) = lock.get() {
-        return Ok(found);
-    }
-    let made = make()?;
-    Ok(lock.get_or_init(|| made))
-}
-
-impl<D: Device> Kernels<D> {
-    /// Loads the kernels of a block type, unless they are. Operations do so, too, but a stream that is captured is
-    /// no place for it.
-    ///
-    /// # Errors
-    /// [`Error::BlockType`] for a type that has none, [`Error::Kernel`] if the device does not take one.
-    pub fn prepare(&self, ty: BlockType) -> Result<(), Error> {
-        self.of(ty)?;
-        if mixed_index(ty).is_some() {
-            self.mixed()?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn of(&self, ty: BlockType) -> Result<&ProductKernels<D>, Error> {
+impl<D: Device> Products<D> {
+    /// The kernels of a block type.
+    pub(super) fn of(&self, device: &D, ty: BlockType) -> Result<&ProductKernels<D>, Error> {
         let shared = shared_kernels(ty);
         let index = BLOCK_TYPES.iter().position(|&t| t == shared).ok_or(Error::BlockType(ty))?;
-        let device: &Arc<D> = self.device();
-        get(&self.products.by_type[index], || ProductKernels::load(device, index))
+        get_or_load(&self.by_type[index], || ProductKernels::load(device, index))
     }
 
-    pub(crate) fn mixed(&self) -> Result<&[D::Function; INT8_COLS.len()], Error> {
-        get(&self.products.mixed, || {
-            let image = Image::load(&**self.device(), "matvec_mixed", MIXED)?;
+    /// The kernels of products with matrices of several K types.
+    pub(super) fn mixed(&self, device: &D) -> Result<&[D::Function; INT8_COLS.len()], Error> {
+        get_or_load(&self.mixed, || {
+            let image = Image::load(device, "matvec_mixed", MIXED)?;
             image.functions(INT8_COLS, |cols| format!("matvec_int8_mixed_{cols}"))
         })
     }

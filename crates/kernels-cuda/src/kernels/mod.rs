@@ -2,25 +2,55 @@
 //!
 //! A file of this folder says which functions its operations take from their image, in a struct of its own.
 
+mod attention;
+mod elementwise;
+mod embed;
+mod experts;
+mod kv_store;
+mod lazy;
+mod norm;
+mod products;
+mod quantize;
+mod ranks;
+mod recurrent;
+mod rope;
+mod round;
+mod route;
+mod shortlist;
+
+pub use attention::AttentionArithmetic;
+pub(crate) use attention::{DecodeKernel, HEAD_DIMS};
+pub use elementwise::Activation;
+pub(crate) use experts::{ExpertTypeKernels, PAIR_TILES};
+pub(crate) use products::{
+    INT8_COLS, INT8_TILE, LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MATVEC_COLS,
+    MIN_BLOCKS, PARTS_FEW, PARTS_TILES, ProductKernels, TILES, Tile, mixed_index,
+};
+pub use products::{takes_parts, takes_quantized};
+pub(crate) use recurrent::KEY_PIECES;
+pub(crate) use route::PER_LANE;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::attention::{DecodeKernels, PrefillKernels};
-use super::elementwise::ElementwiseKernels;
-use super::embed::EmbedKernels;
-use super::expert_kernels::ExpertKernels;
-use super::kv_store::KvStoreKernels;
-use super::norm::NormKernels;
-use super::products::Products;
-use super::quantize::QuantizeKernels;
-use super::ranks::RankKernels;
-use super::recurrent::RecurrentKernels;
-use super::rope::RopeKernels;
-use super::round::RoundKernels;
-use super::route::RouteKernels;
-use super::shortlist::ShortlistKernels;
+use realizar_quant::BlockType;
+
 use crate::device::{Argument, Device, Launch};
-use crate::{Buffer, Error};
+use crate::{Buffer, Error, KvSpec};
+use attention::{DecodeKernels, PrefillKernels};
+use elementwise::ElementwiseKernels;
+use embed::EmbedKernels;
+use experts::ExpertKernels;
+use kv_store::KvStoreKernels;
+use norm::NormKernels;
+use products::Products;
+use quantize::QuantizeKernels;
+use ranks::RankKernels;
+use recurrent::RecurrentKernels;
+use rope::RopeKernels;
+use round::RoundKernels;
+use route::RouteKernels;
+use shortlist::ShortlistKernels;
 
 thread_local! {
     /// Launches that this thread has queued.
@@ -51,7 +81,7 @@ pub(crate) fn launched_by<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
 #[derive(Debug)]
 pub struct Kernels<D: Device> {
     device: Arc<D>,
-    pub(crate) products: Products<D>,
+    products: Products<D>,
     pub(crate) round: RoundKernels<D>,
     pub(crate) quantize: QuantizeKernels<D>,
     pub(crate) embed: EmbedKernels<D>,
@@ -94,6 +124,58 @@ impl<D: Device> Kernels<D> {
             experts: ExpertKernels::load(&**device)?,
             ranks: RankKernels::load(&**device)?,
         })
+    }
+
+    /// Loads the kernels of products with matrices of a block type, unless they are loaded. Operations do so as well,
+    /// but not while a stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::BlockType`] for a type without kernels, [`Error::Kernel`] if the device rejects one.
+    pub fn prepare(&self, ty: BlockType) -> Result<(), Error> {
+        self.of(ty)?;
+        if mixed_index(ty).is_some() {
+            self.mixed()?;
+        }
+        Ok(())
+    }
+
+    /// Loads the kernels of products with experts of a block type, unless they are loaded. Operations do so as well,
+    /// but not while a stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::BlockType`] for a type without kernels, [`Error::Kernel`] if the device rejects one.
+    pub fn prepare_experts(&self, ty: BlockType) -> Result<(), Error> {
+        self.experts_of(ty).map(|_| ())
+    }
+
+    /// Loads the kernels of attention for pages of this shape, unless they are loaded: each type of keys and values has
+    /// images of its own. Operations do so as well, but not while a stream is captured.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the device rejects one.
+    pub fn prepare_attention(
+        &self,
+        spec: &KvSpec,
+        arithmetic: AttentionArithmetic,
+    ) -> Result<(), Error> {
+        self.attention_decode.get(&self.device, spec, arithmetic)?;
+        self.attention_prefill.get(&self.device, spec, arithmetic)?;
+        Ok(())
+    }
+
+    /// The kernels of products with matrices of a block type.
+    pub(crate) fn of(&self, ty: BlockType) -> Result<&ProductKernels<D>, Error> {
+        self.products.of(&self.device, ty)
+    }
+
+    /// The kernels of products with matrices of several K types, one for each of [`INT8_COLS`].
+    pub(crate) fn mixed(&self) -> Result<&[D::Function; INT8_COLS.len()], Error> {
+        self.products.mixed(&self.device)
+    }
+
+    /// The kernels of products with experts of a block type.
+    pub(crate) fn experts_of(&self, ty: BlockType) -> Result<&ExpertTypeKernels<D>, Error> {
+        self.experts.of(&self.device, ty)
     }
 
     /// The device that they are loaded on.

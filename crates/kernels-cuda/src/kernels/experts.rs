@@ -5,9 +5,8 @@ use std::sync::OnceLock;
 
 use realizar_quant::BlockType;
 
-use super::kernels::Kernels;
-use super::products::shared_kernels;
-use super::takes_quantized;
+use super::lazy::get_or_load;
+use super::products::{shared_kernels, takes_quantized};
 use crate::Error;
 use crate::device::Device;
 use crate::image::Image;
@@ -49,48 +48,51 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
 ];
 
 /// Pairs that a read of weights serves for decode rows: a kernel for each.
-pub(super) const COLS: [usize; 2] = [1, 4];
+const COLS: [usize; 2] = [1, 4];
 /// Pairs of a tile and rows of weights of its block, in prompts: a kernel for each, with these threads.
-pub(super) const TILES: [Tile; 2] =
-    [Tile { pairs: 32, w_rows: 64, threads: 128 }, Tile { pairs: 64, w_rows: 128, threads: 256 }];
+pub(crate) const PAIR_TILES: [PairTile; 2] = [
+    PairTile { pairs: 32, w_rows: 64, threads: 128 },
+    PairTile { pairs: 64, w_rows: 128, threads: 256 },
+];
 
 /// A size of tiles.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Tile {
-    pub(super) pairs: usize,
-    pub(super) w_rows: usize,
-    pub(super) threads: u32,
+pub(crate) struct PairTile {
+    pub(crate) pairs: usize,
+    pub(crate) w_rows: usize,
+    pub(crate) threads: u32,
 }
 
 /// The kernels of a block type.
 #[derive(Debug)]
-pub(super) struct OfType<D: Device> {
-    pub(super) matvec: [D::Function; COLS.len()],
-    pub(super) matmul: D::Function,
+pub(crate) struct ExpertTypeKernels<D: Device> {
+    pub(crate) matvec: [D::Function; COLS.len()],
+    pub(crate) matmul: D::Function,
     /// Of all types but F32.
-    pub(super) half: Option<[D::Function; TILES.len()]>,
+    pub(crate) half: Option<[D::Function; PAIR_TILES.len()]>,
     /// Of types of integer levels.
-    pub(super) int8: Option<Int8<D>>,
+    pub(crate) int8: Option<ExpertInt8Kernels<D>>,
 }
 
 /// The kernels of a block type with 8-bit activations.
 #[derive(Debug)]
-pub(super) struct Int8<D: Device> {
-    pub(super) matvec: [D::Function; COLS.len()],
-    pub(super) matmul: [D::Function; TILES.len()],
+pub(crate) struct ExpertInt8Kernels<D: Device> {
+    pub(crate) matvec: [D::Function; COLS.len()],
+    pub(crate) matmul: [D::Function; PAIR_TILES.len()],
 }
 
-impl<D: Device> OfType<D> {
+impl<D: Device> ExpertTypeKernels<D> {
     fn load(device: &D, index: usize) -> Result<Self, Error> {
         let ty = BLOCK_TYPES[index];
         let name = ty.name().to_lowercase();
         let image = Image::load(device, &format!("experts_{name}"), IMAGES[index])?;
         let matvec = |what: &str| image.functions(COLS, |cols| format!("{what}_{name}_{cols}"));
-        let tiles =
-            |what: &str| image.functions(TILES, |tile| format!("{what}_{name}_{}", tile.pairs));
+        let tiles = |what: &str| {
+            image.functions(PAIR_TILES, |tile| format!("{what}_{name}_{}", tile.pairs))
+        };
         let int8 = || {
             let matmul = tiles("expert_matmul_int8")?;
-            Ok(Int8 { matvec: matvec("expert_matvec_int8")?, matmul })
+            Ok(ExpertInt8Kernels { matvec: matvec("expert_matvec_int8")?, matmul })
         };
         Ok(Self {
             matvec: matvec("expert_matvec")?,
@@ -104,8 +106,8 @@ impl<D: Device> OfType<D> {
 /// The kernels, those of types as far as they were loaded.
 #[derive(Debug)]
 pub(crate) struct ExpertKernels<D: Device> {
-    pub(super) sort: D::Function,
-    by_type: [OnceLock<OfType<D>>; BLOCK_TYPES.len()],
+    pub(crate) sort: D::Function,
+    by_type: [OnceLock<ExpertTypeKernels<D>>; BLOCK_TYPES.len()],
 }
 
 impl<D: Device> ExpertKernels<D> {
@@ -113,26 +115,11 @@ impl<D: Device> ExpertKernels<D> {
         let sort = Image::load(device, "sort_by_expert", SORT)?.function("sort_by_expert")?;
         Ok(Self { sort, by_type: [const { OnceLock::new() }; BLOCK_TYPES.len()] })
     }
-}
 
-impl<D: Device> Kernels<D> {
-    /// Loads the kernels of the products with experts of a block type, unless they are. Operations do so, too, but a
-    /// stream that is captured is no place for it.
-    ///
-    /// # Errors
-    /// [`Error::BlockType`] for a type that has none, [`Error::Kernel`] if the device does not take one.
-    pub fn prepare_experts(&self, ty: BlockType) -> Result<(), Error> {
-        self.experts_of(ty).map(|_| ())
-    }
-
-    pub(super) fn experts_of(&self, ty: BlockType) -> Result<&OfType<D>, Error> {
+    /// The kernels of a block type.
+    pub(super) fn of(&self, device: &D, ty: BlockType) -> Result<&ExpertTypeKernels<D>, Error> {
         let shared = shared_kernels(ty);
         let index = BLOCK_TYPES.iter().position(|&t| t == shared).ok_or(Error::BlockType(ty))?;
-        let lock = &self.experts.by_type[index];
-        if let Some(found) = lock.get() {
-            return Ok(found);
-        }
-        let made = OfType::load(&**self.device(), index)?;
-        Ok(lock.get_or_init(|| made))
+        get_or_load(&self.by_type[index], || ExpertTypeKernels::load(device, index))
     }
 }

@@ -1,0 +1,31 @@
+//! The kernels that choose experts and combine their results.
+
+use crate::Error;
+use crate::device::Device;
+use crate::image::Image;
+
+const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.br");
+/// Experts of a lane: a kernel for each.
+pub(crate) const PER_LANE: [usize; 6] = [1, 2, 4, 8, 16, 32];
+
+/// The kernels of these operations.
+#[derive(Debug)]
+pub(crate) struct RouteKernels<D: Device> {
+    pub(crate) route: [D::Function; PER_LANE.len()],
+    /// For one element of a thread, and for four.
+    pub(crate) combine: [D::Function; 2],
+    pub(crate) bias: D::Function,
+    pub(crate) reorder: D::Function,
+}
+
+impl<D: Device> RouteKernels<D> {
+    pub(crate) fn load(device: &D) -> Result<Self, Error> {
+        let image = Image::load(device, "route", IMAGE)?;
+        Ok(Self {
+            route: image.functions(PER_LANE, |n| format!("route_{n}"))?,
+            combine: image.functions([1, 4], |n| format!("combine_{n}"))?,
+            bias: image.function("expert_bias")?,
+            reorder: image.function("reorder")?,
+        })
+    }
+}
