@@ -1,8 +1,9 @@
 //! The device: modules, memory, streams and launches, with the calls of a driver.
 
 use crate::exec::counts::{Counter, Counts};
-use crate::exec::grid::{Shape, launch};
+use crate::exec::grid::launch;
 use crate::exec::memory::Memory;
+use crate::exec::state::Shape;
 use crate::module::Module;
 use crate::streams::{Streams, Work};
 use crate::{Checks, Error, Event, Graph, ParamLayout, Rank, Statistics, Stream};

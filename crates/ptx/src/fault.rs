@@ -65,6 +65,9 @@ impl fmt::Display for Fault {
     }
 }
 
+/// The result of a step of a warp.
+pub(crate) type Checked<T = ()> = Result<T, LaneFault>;
+
 /// A fault before its place is known: kind, lane of the warp, message.
 #[derive(Debug)]
 pub(crate) struct LaneFault {

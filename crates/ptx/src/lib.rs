@@ -62,6 +62,7 @@ mod exec;
 mod fault;
 mod module;
 mod numeric;
+mod program;
 mod ranks;
 mod streams;
 mod syntax;
@@ -69,8 +70,8 @@ mod syntax;
 pub use device::{Address, Device, Function, FunctionInfo, Launch, ModuleId};
 pub use error::Error;
 pub use exec::counts::Counts;
-pub use exec::program::ParamLayout;
 pub use fault::{Fault, FaultKind};
+pub use program::ParamLayout;
 pub use ranks::Rank;
 pub use streams::{Event, Graph, Stream};
 

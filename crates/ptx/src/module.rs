@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use crate::Error;
 use crate::decode::{Source, check, decode};
 use crate::exec::memory::Memory;
-use crate::exec::program::Program;
+use crate::program::Program;
 use crate::syntax::{Function, Global, Initial, Number, parse};
 
 /// Up to this many bytes a module is decoded when it is loaded; of a larger one each kernel is decoded

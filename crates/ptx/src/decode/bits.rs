@@ -1,6 +1,6 @@
 //! Instructions on the bits of integers: logic, shifts, fields, counts, permutations of bytes.
 
-use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
+use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
 
 use super::operands::{literal, take};
@@ -85,7 +85,7 @@ impl Decoder<'_> {
         }
         let from = from.iter().map(|a| self.src_predicate(a)).collect::<Result<Vec<_>, _>>()?;
         let d = self.dst(d, 1)?;
-        let value = |r: &crate::exec::lanes::Registers, (reg, negated): (Reg, bool)| {
+        let value = |r: &crate::program::lanes::Registers, (reg, negated): (Reg, bool)| {
             r.predicate(reg) ^ if negated { u32::MAX } else { 0 }
         };
         Self::lanes(Box::new(move |r, active| {
@@ -192,7 +192,7 @@ impl Decoder<'_> {
         let (at, len) = (self.src(at, Type::U32)?, self.src(len, Type::U32)?);
         let d = self.dst(d, ty.bits())?;
         Self::lanes(Box::new(move |r, active| {
-            for lane in crate::exec::lanes::lanes_of(active) {
+            for lane in crate::program::lanes::lanes_of(active) {
                 let (at, len) = (r.lane(at, lane) & 0xff, r.lane(len, lane) & 0xff);
                 let mask = if len < 64 { (1u64 << len) - 1 } else { u64::MAX };
                 let mask = if at < 64 { mask << at } else { 0 };

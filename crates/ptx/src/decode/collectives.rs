@@ -1,10 +1,10 @@
 //! Barriers, shuffles, votes, matches and reductions.
 
-use crate::exec::collective::{
+use crate::program::Op;
+use crate::program::collective::{
     Barrier, BarrierKind, BarrierReduce, Collective, Kind, Reduce, Shuffle, ShuffleRegs, Vote,
     VoteRegs,
 };
-use crate::exec::program::Op;
 use crate::syntax::Operand;
 
 use super::operands::take;

@@ -1,7 +1,7 @@
 //! Branches, exits, calls, fences, and what changes nothing here.
 
 use crate::Error;
-use crate::exec::program::Op;
+use crate::program::Op;
 use crate::syntax::{Operand, Statement};
 
 use super::operands::{Symbol, take};

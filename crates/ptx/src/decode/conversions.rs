@@ -1,11 +1,11 @@
 //! `cvt`: between integers, between floats, and from one to the other.
 
-use crate::exec::lanes::{LANES, LaneFn, Reg, Registers, lanes_of, map1, map2};
 use crate::numeric::format::{
     BF16, E4M3, E5M2, F16, Format, TF32, f16_to_f32, f32_to_bf16, f32_to_f16,
 };
 use crate::numeric::round::Rounding;
 use crate::numeric::{NAN32, canonical, flush, saturate};
+use crate::program::lanes::{LANES, LaneFn, Reg, Registers, lanes_of, map1, map2};
 use crate::syntax::Operand;
 
 use super::operands::take;
@@ -175,7 +175,7 @@ impl Decoder<'_> {
                 _ => {}
             }
         }
-        Self::lanes(crate::exec::lanes::map2(d, a, b, move |high: f32, low: f32| {
+        Self::lanes(crate::program::lanes::map2(d, a, b, move |high: f32, low: f32| {
             let half = |x: f32| {
                 let x = if relu && x <= 0.0 { 0.0 } else { x };
                 format.narrow(f64::from(x), mode, satfinite)
@@ -205,7 +205,7 @@ impl Decoder<'_> {
         let (a, d) = (self.src(a, from)?, self.dst(d, to.bits())?);
         let (shift, out_shift) = (from.bits() / 2, to.bits() / 2);
         let Modifiers { relu, satfinite, .. } = modifiers;
-        Self::lanes(crate::exec::lanes::map1(d, a, move |x: u32| {
+        Self::lanes(crate::program::lanes::map1(d, a, move |x: u32| {
             let half = |bits: u32| {
                 let x = narrow.widen(bits & ((1 << shift) - 1));
                 let x = if relu && x <= 0.0 { 0.0 } else { x };
@@ -242,7 +242,7 @@ impl Decoder<'_> {
         let (least, most) = limits(to);
         let bits = to.bits();
         let mask = (1u32 << bits) - 1;
-        Self::lanes(crate::exec::lanes::map3(d, [a, b, c], move |x: i32, y: i32, c: u32| {
+        Self::lanes(crate::program::lanes::map3(d, [a, b, c], move |x: i32, y: i32, c: u32| {
             let clamp = |x: i32| i128::from(x).clamp(least, most) as u32 & mask;
             // With 8 bits the lower half of `c` moves up; with 16 there is none.
             c << 16 | clamp(x) << bits | clamp(y)
@@ -372,7 +372,7 @@ fn resize(d: Reg, a: Reg, to: Type, from: Type) -> LaneFn {
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
     let to_mask = if to.bits() == 64 || to.is_signed() { u64::MAX } else { (1 << to.bits()) - 1 };
     let cut = move |x: u64| if signed { sign_extend(x, bits) & to_mask } else { x & mask };
-    use crate::exec::lanes::{File, blend};
+    use crate::program::lanes::{File, blend};
     match (d.file, a.file) {
         (File::W64, File::W32) => Box::new(move |r, active| {
             let out: [u64; LANES] = r.w32[a.idx as usize].map(|x| cut(u64::from(x)));

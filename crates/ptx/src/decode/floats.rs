@@ -1,9 +1,9 @@
 //! Arithmetic of F32 and F64, exact and approximate. That of 16-bit floats is in `halves`.
 
-use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
-use crate::exec::wide::is_wide;
 use crate::numeric::round::{Rounding, add_odd, div_odd, fma_odd, sqrt_odd};
 use crate::numeric::{NAN32, approx, canonical, flush, fma, saturate};
+use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
+use crate::program::wide::is_wide;
 use crate::syntax::Operand;
 
 use super::operands::take;
@@ -235,7 +235,7 @@ impl Decoder<'_> {
                     _ => return Err(Unsupported("a property is missing".to_owned())),
                 };
                 Self::lanes(Box::new(move |r, active| {
-                    let mask = crate::exec::lanes::compare::<$T>(r, a, a, |x, _| holds(x));
+                    let mask = crate::program::lanes::compare::<$T>(r, a, a, |x, _| holds(x));
                     r.set_predicate(d, active, mask);
                 }))
             }};

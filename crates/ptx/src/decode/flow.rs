@@ -11,8 +11,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::exec::lanes::{File, Reg, UNTRACKED};
-use crate::exec::program::{Instruction, Op};
+use crate::program::lanes::{File, Reg, UNTRACKED};
+use crate::program::{Instruction, Op};
 
 /// The registers of an instruction, by their number: its guard included, checked or not.
 #[derive(Debug, Default)]

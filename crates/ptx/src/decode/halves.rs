@@ -1,8 +1,8 @@
 //! Arithmetic of F16 and BF16, single and in pairs.
 
-use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::numeric::format::{BF16, F16, Format};
 use crate::numeric::round::{Rounding, add_odd};
+use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
 
 use super::types::{Opcode, Type};

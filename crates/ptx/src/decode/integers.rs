@@ -1,6 +1,6 @@
 //! Arithmetic of integers. What works on their bits is in `bits`.
 
-use crate::exec::lanes::{LaneFn, Reg, map1, map2, map3};
+use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
 
 use super::operands::take;
@@ -301,11 +301,11 @@ fn with_carry(
     takes: bool,
     sets: bool,
     bits: u32,
-    f: impl Fn(&crate::exec::lanes::Registers, usize) -> (u64, u64, bool) + Send + Sync + 'static,
+    f: impl Fn(&crate::program::lanes::Registers, usize) -> (u64, u64, bool) + Send + Sync + 'static,
 ) -> LaneFn {
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
     Box::new(move |r, active| {
-        for lane in crate::exec::lanes::lanes_of(active) {
+        for lane in crate::program::lanes::lanes_of(active) {
             let (x, y, is_difference) = f(r, lane);
             let is_in = (takes && r.lane(carry, lane) == 1) ^ is_difference;
             let sum = u128::from(x & mask) + u128::from(y & mask) + u128::from(is_in);

@@ -1,9 +1,9 @@
 //! `ldmatrix`, `stmatrix` and `mma`.
 
-use crate::exec::matrix::{Element, Fragments, Matrix, Product, Sum};
-use crate::exec::memory::Space;
-use crate::exec::program::Op;
 use crate::numeric::format::{BF16, E4M3, E5M2, F16};
+use crate::program::Op;
+use crate::program::access::Space;
+use crate::program::matrix::{Element, Fragments, Matrix, Product, Sum};
 use crate::syntax::Operand;
 
 use super::operands::take;

@@ -1,8 +1,8 @@
 //! Barriers in shared memory, and the copies and fences that go with them.
 
-use crate::exec::mbarrier::{CopyBulk, Mbarrier, MbarrierKind};
-use crate::exec::memory::Space;
-use crate::exec::program::Op;
+use crate::program::Op;
+use crate::program::access::Space;
+use crate::program::mbarrier::{CopyBulk, Mbarrier, MbarrierKind};
 use crate::syntax::Operand;
 
 use super::operands::take;

@@ -1,11 +1,11 @@
 //! Loads, stores, atomics, asynchronous copies and hints to caches.
 
-use crate::exec::lanes::{Reg, Value};
-use crate::exec::memory::{Access, Atomic, Combine, CopyAsync, Space};
-use crate::exec::program::Op;
 use crate::numeric::canonical;
 use crate::numeric::format::{BF16, F16, Format};
 use crate::numeric::round::{Rounding, add_odd};
+use crate::program::Op;
+use crate::program::access::{Access, Atomic, Combine, CopyAsync, Space};
+use crate::program::lanes::{Reg, Value};
 use crate::syntax::Operand;
 
 use super::operands::{Symbol, literal, take};

@@ -18,22 +18,22 @@ mod moves;
 mod operands;
 mod types;
 mod wgmma;
-pub(crate) mod work;
+mod work;
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::rc::Rc;
 
 use crate::Error;
-use crate::exec::lanes::{LaneFn, Reg, UNTRACKED};
-use crate::exec::program::{Guard, Instruction, Op, Program, Special};
+use crate::program::access::LOCAL_BASE;
+use crate::program::lanes::{LaneFn, Reg, UNTRACKED};
+use crate::program::work::Work;
+use crate::program::{Guard, Instruction, Op, Program, Special};
 use crate::syntax::{Function, Item, Statement, Tree, Variable};
 
-use crate::exec::memory::LOCAL_BASE;
 use flow::Flow;
 use operands::Symbol;
 use types::Opcode;
-use work::Work;
 
 /// What of an instruction is not known; the statement around it adds opcode and line.
 #[derive(Debug)]
@@ -229,7 +229,7 @@ impl<'a> Decoder<'a> {
         for param in &entry.params {
             offset = offset.next_multiple_of(param.align);
             scope.symbols.insert(param.name.clone(), Symbol::Param(offset as u64));
-            let layout = crate::exec::program::ParamLayout { offset, bytes: param.bytes };
+            let layout = crate::program::ParamLayout { offset, bytes: param.bytes };
             self.program.params.push(layout);
             offset += param.bytes;
         }

@@ -1,11 +1,11 @@
 //! Moves, packing, selections and comparisons.
 
-use crate::exec::lanes::{File, LaneFn, Reg, Registers, Value, compare, map1, map2};
-use crate::exec::memory::{LOCAL_WINDOW, SHARED_WINDOW, is_local, is_shared};
-use crate::exec::program::Op;
-use crate::exec::wide::wide;
 use crate::numeric::flush;
 use crate::numeric::format::{BF16, F16};
+use crate::program::Op;
+use crate::program::access::{LOCAL_WINDOW, SHARED_WINDOW, is_local, is_shared};
+use crate::program::lanes::{File, LaneFn, Reg, Registers, Value, compare, map1, map2};
+use crate::program::wide::wide;
 use crate::syntax::Operand;
 
 use super::operands::take;
@@ -430,14 +430,14 @@ fn pack(to: Reg, parts: Vec<Reg>, bits: u8) -> LaneFn {
         _ => {}
     }
     Box::new(move |r, active| {
-        let mut out = [0u64; crate::exec::lanes::LANES];
+        let mut out = [0u64; crate::program::lanes::LANES];
         for (i, part) in parts.iter().enumerate() {
             for (out, part) in out.iter_mut().zip(r.word(*part)) {
                 *out |= u64::from(*part) << (i * bits as usize);
             }
         }
         if to.file == File::W64 {
-            crate::exec::lanes::blend(&mut r.w64[to.idx as usize], active, &out);
+            crate::program::lanes::blend(&mut r.w64[to.idx as usize], active, &out);
         } else {
             r.set_word(to, active, &out.map(|x| x as u32));
         }
@@ -451,13 +451,13 @@ fn select_all(r: &mut Registers, d: Reg, [a, b]: [Reg; 2], mask: u32, active: u3
     match d.file {
         File::W32 => {
             let mut out = r.w32[b];
-            crate::exec::lanes::blend(&mut out, mask, &r.w32[a]);
-            crate::exec::lanes::blend(&mut r.w32[to], active, &out);
+            crate::program::lanes::blend(&mut out, mask, &r.w32[a]);
+            crate::program::lanes::blend(&mut r.w32[to], active, &out);
         }
         File::W64 => {
             let mut out = r.w64[b];
-            crate::exec::lanes::blend(&mut out, mask, &r.w64[a]);
-            crate::exec::lanes::blend(&mut r.w64[to], active, &out);
+            crate::program::lanes::blend(&mut out, mask, &r.w64[a]);
+            crate::program::lanes::blend(&mut r.w64[to], active, &out);
         }
         File::Predicate => {
             let out = r.predicates[a] & mask | r.predicates[b] & !mask;

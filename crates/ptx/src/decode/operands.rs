@@ -1,9 +1,9 @@
 //! Operands: names become registers, addresses and constants.
 
 use crate::Error;
-use crate::exec::lanes::{File, Reg};
-use crate::exec::memory::{Address, LOCAL_BASE, SHARED_BASE};
-use crate::exec::program::{Constant, Special};
+use crate::program::access::{Address, LOCAL_BASE, SHARED_BASE};
+use crate::program::lanes::{File, Reg};
+use crate::program::{Constant, Special};
 use crate::syntax::{Number, Operand, Variable};
 
 use super::types::Type;

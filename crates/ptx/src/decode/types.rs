@@ -1,6 +1,6 @@
 //! Types of instructions, and an opcode taken apart into its modifiers.
 
-use crate::exec::lanes::Value;
+use crate::program::lanes::Value;
 
 use super::Unsupported;
 

@@ -1,9 +1,9 @@
 //! Products of groups of warps.
 
 use crate::Error;
-use crate::exec::program::{Constant, Instruction, Op};
-use crate::exec::wgmma::{GroupProduct, Source, Wgmma};
 use crate::numeric::format::{BF16, F16};
+use crate::program::wgmma::{GroupProduct, Source, Wgmma};
+use crate::program::{Constant, Instruction, Op};
 use crate::syntax::Operand;
 
 use super::flow::Flow;

@@ -1,26 +1,10 @@
 //! How much arithmetic an instruction is, for counts.
 
-use crate::exec::matrix::{Matrix, Sum};
-use crate::exec::program::Op;
-use crate::exec::wgmma::Wgmma;
-
 use super::types::{Opcode, Type};
-
-/// The arithmetic of an instruction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Work {
-    /// None that is counted.
-    #[default]
-    None,
-    /// Operations of floats of each lane.
-    Flops(u32),
-    /// Operations of integers of each lane, in products of packed numbers.
-    Dot(u32),
-    /// Operations of floats of the warp, in a product of fragments.
-    Tensor(u32),
-    /// Operations of integers of the warp, in a product of fragments.
-    TensorInt(u32),
-}
+use crate::program::Op;
+use crate::program::matrix::{Matrix, Sum};
+use crate::program::wgmma::Wgmma;
+use crate::program::work::Work;
 
 /// What `op`, made of `opcode`, is.
 pub(super) fn of(opcode: &Opcode<'_>, ty: Option<Type>, op: &Op) -> Work {

@@ -1,18 +1,15 @@
 //! Loads, stores, atomics and asynchronous copies of a warp, with their checks.
 
-use crate::fault::{FaultKind, LaneFault};
-
-use super::block::{Context, Warp, check_waited};
-use super::lanes::{File, LANES, Registers, lanes_of};
-use super::memory::{
+use super::races::{Actor, Clocks};
+use super::state::{Context, Warp, check_waited};
+use super::transfer::{get, load, put, store};
+use crate::fault::{Checked, FaultKind, LaneFault};
+use crate::program::access::{
     Access, Address, Atomic, LOCAL_BASE, LOCAL_WINDOW, SHARED_BASE, SHARED_WINDOW, Space, is_local,
     is_shared,
 };
-use super::races::{Actor, Clocks};
-use super::transfer::{get, load, put, store};
-use super::wide::wide;
-
-pub(super) type Checked<T = ()> = Result<T, LaneFault>;
+use crate::program::lanes::{File, LANES, Registers, lanes_of};
+use crate::program::wide::wide;
 
 /// The addresses of all lanes; those of 32 bits stay within 32 bits.
 #[inline(always)]

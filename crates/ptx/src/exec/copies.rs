@@ -3,12 +3,11 @@
 //! Until then their bytes of shared memory count as not written, and to write there, or read, is a
 //! race. So a wait that is missing, or for too few groups, is found.
 
-use crate::fault::{FaultKind, LaneFault};
-
-use super::access::{Checked, Use, addresses, check_alignment};
-use super::block::{Context, Pending, Warp};
-use super::lanes::{LANES, lanes_of};
-use super::memory::CopyAsync;
+use super::access::{Use, addresses, check_alignment};
+use super::state::{Context, Pending, Warp};
+use crate::fault::{Checked, FaultKind, LaneFault};
+use crate::program::access::CopyAsync;
+use crate::program::lanes::{LANES, lanes_of};
 
 impl Context<'_> {
     /// Issues `cp.async`: reads now, writes when it is waited for.

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::decode::work::Work;
-use crate::exec::lanes::{LANES, lanes_of};
+use crate::program::lanes::{LANES, lanes_of};
+use crate::program::work::Work;
 
 /// Bytes of a card's smallest access to its memory.
 const SECTOR: usize = 32;

@@ -1,43 +1,15 @@
 //! A launch: the blocks of a grid, one after another, in the order of their numbers.
 
-use crate::fault::Fault;
-use crate::{Checks, Statistics};
-
-use super::block::{Context, Warp};
-use super::collective::Barriers;
+use super::barriers::Barriers;
 use super::counts::Counter;
-use super::lanes::LANES;
-use super::mbarrier::Phases;
 use super::memory::{Memory, Shared};
-use super::program::Program;
+use super::phases::Phases;
 use super::races::Clocks;
-
-/// The sizes of a launch.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    pub(crate) grid: [u32; 3],
-    pub(crate) block: [u32; 3],
-    pub(crate) dynamic_shared: usize,
-    /// Static and dynamic.
-    pub(crate) shared_bytes: usize,
-}
-
-impl Shape {
-    /// The threads of a block.
-    pub(crate) fn threads(&self) -> usize {
-        self.block.iter().map(|&n| n as usize).product()
-    }
-
-    fn blocks(&self) -> usize {
-        self.grid.iter().map(|&n| n as usize).product()
-    }
-
-    /// The x, y and z of a number.
-    pub(super) fn split(number: usize, size: [u32; 3]) -> [u32; 3] {
-        let [x, y, _] = size.map(|n| n as usize);
-        [number % x, number / x % y, number / x / y].map(|n| n as u32)
-    }
-}
+use super::state::{Context, Shape, Warp};
+use crate::fault::Fault;
+use crate::program::Program;
+use crate::program::lanes::LANES;
+use crate::{Checks, Statistics};
 
 /// Runs a grid.
 pub(crate) fn launch(

@@ -1,17 +1,18 @@
 //! Running decoded kernels: registers and lanes, memory and its checks, warps, blocks and grids.
 
 mod access;
-pub(crate) mod block;
-pub(crate) mod collective;
+mod barriers;
+mod block;
+mod collective;
 mod copies;
 pub(crate) mod counts;
 pub(crate) mod grid;
-pub(crate) mod lanes;
-pub(crate) mod matrix;
-pub(crate) mod mbarrier;
+mod matrix;
+mod mbarrier;
 pub(crate) mod memory;
-pub(crate) mod program;
+mod phases;
+mod products;
 mod races;
+pub(crate) mod state;
 mod transfer;
-pub(crate) mod wgmma;
-pub(crate) mod wide;
+mod wgmma;

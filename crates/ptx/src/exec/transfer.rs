@@ -1,8 +1,8 @@
 //! Bytes of memory to and from registers, when all checks are done.
 
-use super::lanes::{File, LANES, Reg, Registers, blend, lanes_of};
-use super::memory::Access;
-use super::wide::wide;
+use crate::program::access::Access;
+use crate::program::lanes::{File, LANES, Reg, Registers, blend, lanes_of};
+use crate::program::wide::wide;
 
 /// `width` bytes as a number.
 #[inline]

@@ -11,59 +11,15 @@
 //! 32, 64 or 128 bytes are neighbours, the next eight rows are the stride further, and the bits of an address that
 //! number a piece in its row are combined with those that number the row.
 
-use crate::fault::{FaultKind, LaneFault};
-use crate::numeric::format::{F16, Format, f16_to_f32};
-
-use super::access::Checked;
-use super::block::{Context, Warp};
-use super::lanes::{LANES, Reg};
 use super::matrix::a_place;
-use super::memory::SHARED_BASE;
-use super::program::Op;
-
-/// An instruction of a group of warps.
-#[derive(Debug)]
-pub(crate) enum Wgmma {
-    Fence,
-    Product(GroupProduct),
-    Commit,
-    /// Until so many of the last groups of products are left.
-    Wait(u32),
-}
-
-/// `wgmma.mma_async`: D = A B + D, with A [64, 16] by rows and B [16, n] by columns, D in F32.
-#[derive(Debug)]
-pub(crate) struct GroupProduct {
-    pub(crate) n: usize,
-    pub(crate) format: Format,
-    pub(crate) d: Box<[Reg]>,
-    pub(crate) a: Source,
-    pub(crate) b: Reg,
-    /// Whether D is added.
-    pub(crate) adds: Reg,
-    /// The signs of A and B.
-    pub(crate) negates: bool,
-}
-
-/// Where A is.
-#[derive(Debug)]
-pub(crate) enum Source {
-    /// Four registers of each lane.
-    Registers(Box<[Reg]>),
-    /// A descriptor.
-    Shared(Reg),
-}
-
-/// A product that was not waited for.
-#[derive(Debug, Clone)]
-pub(super) struct Queued {
-    at: usize,
-    a: Option<Vec<[u32; LANES]>>,
-    a_at: u64,
-    b_at: u64,
-    adds: bool,
-    group: u32,
-}
+use super::products::Queued;
+use super::state::{Context, Warp};
+use crate::fault::{Checked, FaultKind, LaneFault};
+use crate::numeric::format::{F16, Format, f16_to_f32};
+use crate::program::Op;
+use crate::program::access::SHARED_BASE;
+use crate::program::lanes::{LANES, Reg};
+use crate::program::wgmma::{GroupProduct, Source, Wgmma};
 
 /// Columns of A.
 const K: usize = 16;
@@ -71,21 +27,6 @@ const K: usize = 16;
 const M: usize = 16;
 /// The maximum number of columns of B.
 const MAX_N: usize = 256;
-
-/// What a warp has begun.
-#[derive(Debug, Default)]
-pub(super) struct Products {
-    queue: Vec<Queued>,
-    groups: u32,
-    /// A number that follows from all that was issued, in order.
-    trace: u64,
-}
-
-impl Products {
-    fn note(&mut self, number: u64) {
-        self.trace = (self.trace.rotate_left(5) ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
 
 /// Where a matrix lies in shared memory.
 #[derive(Debug, Clone, Copy)]

@@ -1,15 +1,13 @@
 //! `fma.rn.f32` of all lanes, by the processor's own instruction where it has one.
 
-use crate::exec::lanes::LANES;
-
 use super::canonical;
 use super::round::{Rounding, fma_odd};
 
 /// `x * y + z` of every lane, rounded once to nearest.
-pub(crate) type FmaLanes = fn(&[u32; LANES], &[u32; LANES], &[u32; LANES]) -> [u32; LANES];
+pub(crate) type FmaLanes<const N: usize> = fn(&[u32; N], &[u32; N], &[u32; N]) -> [u32; N];
 
 /// What this processor runs.
-pub(crate) fn fma_lanes() -> FmaLanes {
+pub(crate) fn fma_lanes<const N: usize>() -> FmaLanes<N> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
         return |x, y, z| {
@@ -22,14 +20,14 @@ pub(crate) fn fma_lanes() -> FmaLanes {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "fma,avx2")]
-fn by_instruction(x: &[u32; LANES], y: &[u32; LANES], z: &[u32; LANES]) -> [u32; LANES] {
+fn by_instruction<const N: usize>(x: &[u32; N], y: &[u32; N], z: &[u32; N]) -> [u32; N] {
     std::array::from_fn(|i| {
         let [x, y, z] = [x[i], y[i], z[i]].map(f32::from_bits);
         canonical(x.mul_add(y, z))
     })
 }
 
-fn portable(x: &[u32; LANES], y: &[u32; LANES], z: &[u32; LANES]) -> [u32; LANES] {
+fn portable<const N: usize>(x: &[u32; N], y: &[u32; N], z: &[u32; N]) -> [u32; N] {
     std::array::from_fn(|i| {
         let [x, y, z] = [x[i], y[i], z[i]].map(f32::from_bits);
         canonical(Rounding::Near.f32(fma_odd(x, y, z)))
@@ -39,6 +37,8 @@ fn portable(x: &[u32; LANES], y: &[u32; LANES], z: &[u32; LANES]) -> [u32; LANES
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const LANES: usize = 32;
 
     #[test]
     fn both_ways_agree_with_the_library() {

@@ -1,12 +1,21 @@
 //! A kernel in the form that runs: registers as indices, branches as places, constants as registers.
 
-use super::collective::{Barrier, Collective};
-use super::lanes::{LaneFn, Reg};
-use super::matrix::Matrix;
-use super::mbarrier::{CopyBulk, Mbarrier};
-use super::memory::{Access, Atomic, CopyAsync};
-use super::wgmma::Wgmma;
-use crate::decode::work::Work;
+pub(crate) mod access;
+pub(crate) mod collective;
+pub(crate) mod lanes;
+pub(crate) mod matrix;
+pub(crate) mod mbarrier;
+pub(crate) mod wgmma;
+pub(crate) mod wide;
+pub(crate) mod work;
+
+use self::access::{Access, Atomic, CopyAsync};
+use self::collective::{Barrier, Collective};
+use self::lanes::{LaneFn, Reg};
+use self::matrix::Matrix;
+use self::mbarrier::{CopyBulk, Mbarrier};
+use self::wgmma::Wgmma;
+use self::work::Work;
 
 /// A decoded kernel; device functions that it calls are part of its code.
 pub(crate) struct Program {

@@ -43,7 +43,7 @@ macro_rules! wide {
                 fn on_wide$(<const $n: usize>)?($($arg: $ty),*) $(-> $out)? {
                     $body($($arg),*)
                 }
-                if $crate::exec::wide::is_wide() {
+                if $crate::program::wide::is_wide() {
                     // SAFETY: all of these features were detected.
                     return unsafe { on_wide($($arg),*) };
                 }

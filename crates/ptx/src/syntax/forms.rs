@@ -7,15 +7,18 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::Error;
-
 use super::lexer::Token;
-use super::parser::Parser;
-use super::tree::{Item, Sample};
 
 /// The forms that a module has had so far, as hashes.
 #[derive(Debug, Default)]
 pub(super) struct Forms(HashSet<u64, BuildHasherDefault<Itself>>);
+
+impl Forms {
+    /// Adds the form of a statement. Returns whether it is new.
+    pub(super) fn insert(&mut self, statement: &[Token<'_>]) -> bool {
+        self.0.insert(form(statement))
+    }
+}
 
 /// The hash of what is a hash already.
 #[derive(Debug, Default)]
@@ -65,57 +68,4 @@ fn form(tokens: &[Token<'_>]) -> u64 {
         }
     }
     hash
-}
-
-impl Parser<'_> {
-    /// Skips a body, and takes from it what must be examined now.
-    pub(super) fn sample(&mut self) -> Result<Sample, Error> {
-        let mut sample = Sample::default();
-        let mut items = Vec::new();
-        let mut depth = 0;
-        loop {
-            let start = self.at;
-            match self.peek() {
-                "" => return self.error("a function's body does not end"),
-                "{" => depth += 1,
-                "}" => depth -= 1,
-                ".loc" => {
-                    self.directive_line(self.line());
-                    continue;
-                }
-                word if word.starts_with('.') => {
-                    self.body_item(&mut sample.declarations)?;
-                    continue;
-                }
-                _ if self.tokens.get(start + 1).is_some_and(|t| t.text == ":") => {
-                    if self.tokens.get(start + 2).is_some_and(|t| t.text == ".branchtargets") {
-                        self.body_item(&mut sample.declarations)?;
-                    } else {
-                        self.at += 2;
-                    }
-                    continue;
-                }
-                _ => {
-                    let rest = &self.tokens[start..];
-                    let len = rest.iter().position(|t| t.text == ";").unwrap_or(rest.len());
-                    sample.calls |= rest[..len].iter().any(|t| t.text.starts_with("call"));
-                    if self.forms.0.insert(form(&rest[..len])) {
-                        self.body_item(&mut items)?;
-                    } else {
-                        self.at = start + len + 1;
-                    }
-                    continue;
-                }
-            }
-            self.at += 1;
-            if depth == 0 {
-                break;
-            }
-        }
-        sample.statements.extend(items.into_iter().filter_map(|item| match item {
-            Item::Statement(statement) => Some(statement),
-            _ => None,
-        }));
-        Ok(sample)
-    }
 }

@@ -3,7 +3,8 @@
 use super::forms::Forms;
 use super::lexer::{Token, tokens};
 use super::tree::{
-    Body, Function, Global, Initial, Item, Number, Operand, Param, Statement, Tree, Variable,
+    Body, Function, Global, Initial, Item, Number, Operand, Param, Sample, Statement, Tree,
+    Variable,
 };
 use crate::Error;
 
@@ -175,6 +176,57 @@ impl<'a> Parser<'a> {
         let range = offset(self.tokens[first].text)..offset(last) + last.len();
         let body = Some(Body { text: range, line: line_of_body, sample });
         Ok(Function { line, name, is_entry, returns, params, threads, body })
+    }
+
+    /// Skips a body, and takes from it what must be examined now.
+    fn sample(&mut self) -> Result<Sample, Error> {
+        let mut sample = Sample::default();
+        let mut items = Vec::new();
+        let mut depth = 0;
+        loop {
+            let start = self.at;
+            match self.peek() {
+                "" => return self.error("a function's body does not end"),
+                "{" => depth += 1,
+                "}" => depth -= 1,
+                ".loc" => {
+                    self.directive_line(self.line());
+                    continue;
+                }
+                word if word.starts_with('.') => {
+                    self.body_item(&mut sample.declarations)?;
+                    continue;
+                }
+                _ if self.tokens.get(start + 1).is_some_and(|t| t.text == ":") => {
+                    if self.tokens.get(start + 2).is_some_and(|t| t.text == ".branchtargets") {
+                        self.body_item(&mut sample.declarations)?;
+                    } else {
+                        self.at += 2;
+                    }
+                    continue;
+                }
+                _ => {
+                    let rest = &self.tokens[start..];
+                    let len = rest.iter().position(|t| t.text == ";").unwrap_or(rest.len());
+                    sample.calls |= rest[..len].iter().any(|t| t.text.starts_with("call"));
+                    if self.forms.insert(&rest[..len]) {
+                        self.body_item(&mut items)?;
+                    } else {
+                        self.at = start + len + 1;
+                    }
+                    continue;
+                }
+            }
+            self.at += 1;
+            if depth == 0 {
+                break;
+            }
+        }
+        sample.statements.extend(items.into_iter().filter_map(|item| match item {
+            Item::Statement(statement) => Some(statement),
+            _ => None,
+        }));
+        Ok(sample)
     }
 
     fn three(&mut self) -> Result<[u32; 3], Error> {
