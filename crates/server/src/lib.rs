@@ -47,8 +47,9 @@ mod tool_host;
 
 pub use api::{anthropic, responses};
 pub use app::app;
+pub use chat::delta::ChatDelta;
 pub use chat::messages::TemplateTraits;
-pub use chat::parser::{ChatDelta, ChatParser, ChatParserOptions};
+pub use chat::parser::{ChatParser, ChatParserOptions};
 pub use chat::reasoning::ReasoningFormat;
 pub use chat::tools::ToolFormat;
 pub use chat::{conversation, tools};

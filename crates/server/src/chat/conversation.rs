@@ -4,7 +4,7 @@
 use realizar_runtime::template::Message;
 use serde_json::Value;
 
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 use crate::chat::tools::{CallKind, ToolRequest};
 
 /// A request for the next message of a conversation. Parameters that are absent have the

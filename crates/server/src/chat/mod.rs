@@ -2,6 +2,7 @@
 //! of an answer is content, reasoning or a tool call. Nothing here knows HTTP, models or engines.
 
 pub mod conversation;
+pub(crate) mod delta;
 pub(crate) mod messages;
 pub(crate) mod parser;
 pub(crate) mod reasoning;

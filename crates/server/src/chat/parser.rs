@@ -5,40 +5,13 @@
 
 use realizar_runtime::tokenizer::Tokenizer;
 
+use crate::chat::delta::ChatDelta;
 use crate::chat::reasoning::{Part, ReasoningFormat, ReasoningParser};
 use crate::chat::tools::closing::Closing;
 use crate::chat::tools::custom::CustomCalls;
 use crate::chat::tools::harmony::{self, HarmonyParser};
 use crate::chat::tools::parser::ToolParser;
-use crate::chat::tools::{CallIds, CallKind, Function, IdStyle, ToolFormat};
-
-/// A piece of an answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChatDelta {
-    /// Text of the answer.
-    Content(String),
-    /// Text of the reasoning before it.
-    Reasoning(String),
-    /// A tool call begins. Its arguments follow.
-    ToolCallStart {
-        /// The number of the call, from 0.
-        index: usize,
-        /// Its id.
-        id: String,
-        /// The function to be called.
-        name: String,
-        /// Which kind of tool it is.
-        kind: CallKind,
-    },
-    /// A piece of the arguments of a call. All pieces together are the JSON text that the model
-    /// wrote; of a custom tool, the text of its input.
-    ToolCallArguments {
-        /// The number of the call.
-        index: usize,
-        /// The piece.
-        text: String,
-    },
-}
+use crate::chat::tools::{CallIds, Function, IdStyle, ToolFormat};
 
 /// What is looked for in an answer.
 #[derive(Clone, Debug, Default)]

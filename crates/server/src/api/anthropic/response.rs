@@ -3,7 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::chat::conversation::{Answer, AnswerPart, EndReason, StreamEvent, TokenUsage};
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 
 /// The whole answer as a message.
 ///

@@ -7,7 +7,7 @@ use super::{ResponseHead, ResponseStream, ResponsesRequest, items, read_request,
 use crate::api::dialects::{self, Dialect};
 use crate::api::digits;
 use crate::chat::conversation::{EndReason, StreamEvent, TokenUsage};
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 use crate::error::ApiError;
 use crate::http::extract::{Held, JsonBody};
 use crate::ids;

@@ -5,7 +5,7 @@
 
 use super::tools::ToolNames;
 use crate::chat::conversation::{Answer, AnswerPart, EndReason, StreamEvent, TokenUsage};
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 use crate::chat::tools::CallKind;
 use crate::ids;
 use serde_json::{Map, Value, json};

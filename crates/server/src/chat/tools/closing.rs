@@ -9,7 +9,7 @@ use std::mem;
 
 use serde_json::Value;
 
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 
 /// Follows the calls among the deltas of an answer.
 #[derive(Debug, Default)]

@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use std::mem;
 
 use super::reader::{Ahead, ahead};
-use super::request::{CallKind, Function, INPUT};
-use crate::chat::parser::ChatDelta;
+use super::request::{Function, INPUT};
+use crate::chat::delta::{CallKind, ChatDelta};
 
 /// Finds the calls of custom tools among the deltas of an answer.
 #[derive(Debug)]

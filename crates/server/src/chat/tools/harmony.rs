@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::ids::CallIds;
 use super::reader::partial_len;
 use super::{CallKind, Function};
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 
 /// The control tokens.
 pub(super) const MARKERS: [&str; 7] =

@@ -29,10 +29,11 @@ mod request;
 mod values;
 mod writer;
 
+pub use super::delta::CallKind;
 pub use auto::call_grammar;
 pub use forced::forced_grammar;
 pub use format::{ToolFormat, UnknownParser};
 pub use grammar::tool_schema;
 pub use ids::{CallIds, IdStyle};
-pub use request::{CallKind, Function, TextGrammar, ToolChoice, ToolInput, ToolRequest};
+pub use request::{Function, TextGrammar, ToolChoice, ToolInput, ToolRequest};
 pub(crate) use request::{FunctionAt, INPUT, MAX_NAME_LEN, in_name};

@@ -15,7 +15,7 @@ use super::json::space_len;
 use super::python::PythonReader;
 use super::reader::{Ahead, Piece, Policy, Progress, Reader, ahead, name_len, partial_len};
 use super::{CallKind, Function};
-use crate::chat::parser::ChatDelta;
+use crate::chat::delta::ChatDelta;
 
 /// How the calls that are being read were opened.
 #[derive(Clone, Copy, Debug)]

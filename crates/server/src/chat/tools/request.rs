@@ -4,6 +4,7 @@ use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 use std::sync::LazyLock;
 
+use crate::chat::delta::CallKind;
 use crate::fields::{Fields, InvalidRequest};
 use crate::ignored::{Api, is_ignored};
 
@@ -56,35 +57,14 @@ pub enum TextGrammar {
     Regex(String),
 }
 
-/// Which kind of tool is called.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CallKind {
-    /// A function, whose arguments are JSON.
-    #[default]
-    Function,
-    /// A custom tool, whose input is a text.
-    Custom,
-}
-
-impl CallKind {
-    /// The type of such tools, and of their calls, in chat completions; also the member that describes one.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Function => "function",
-            Self::Custom => "custom",
-        }
-    }
-
-    /// Of a tool, or of the choice of one, by its type.
-    fn of(tool: &Fields<'_>) -> Result<Self, InvalidRequest> {
-        match tool.require_str("type")? {
-            "function" => Ok(Self::Function),
-            "custom" => Ok(Self::Custom),
-            kind => {
-                let (found, accepted) =
-                    (format!("the tool type {kind:?}"), "\"function\", \"custom\"");
-                Err(InvalidRequest::unsupported(tool.path("type"), found, accepted))
-            }
+/// Of a tool, or of the choice of one, by its type.
+fn kind_of(tool: &Fields<'_>) -> Result<CallKind, InvalidRequest> {
+    match tool.require_str("type")? {
+        "function" => Ok(CallKind::Function),
+        "custom" => Ok(CallKind::Custom),
+        kind => {
+            let (found, accepted) = (format!("the tool type {kind:?}"), "\"function\", \"custom\"");
+            Err(InvalidRequest::unsupported(tool.path("type"), found, accepted))
         }
     }
 }
@@ -131,7 +111,7 @@ impl FunctionAt {
 
     /// The tool that a choice names.
     fn named(self, choice: Fields<'_>) -> Result<Named, InvalidRequest> {
-        let kind = CallKind::of(&choice)?;
+        let kind = kind_of(&choice)?;
         let function = self.of(choice, kind)?;
         let (path, name) = (function.path("name"), function.require_str("name")?.to_owned());
         Ok(Named { kind, path, name })
@@ -206,7 +186,7 @@ impl ToolRequest {
             if place.leaves_out(tool.require_str("type")?) {
                 continue;
             }
-            let kind = CallKind::of(&tool)?;
+            let kind = kind_of(&tool)?;
             let fields = place.of(tool, kind)?;
             functions.push(match kind {
                 CallKind::Function => Function::read(&fields, "parameters")?,
