@@ -10,9 +10,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
-use spdx::{Expression, ParseMode};
 
-use crate::{shell, web};
+use crate::{licences, shell, web};
 
 /// The source of packages that come from crates.io, as cargo names it.
 const CRATES_IO: &str = "registry+https://github.com/rust-lang/crates.io-index";
@@ -102,16 +101,7 @@ fn check(package: &Package, allowed: &[String]) -> Result<()> {
     if let Some(source) = package.source.as_deref().filter(|&source| source != CRATES_IO) {
         bail!("it comes from {source}");
     }
-    check_licence(package.license.as_deref().context("it names no licence")?, allowed)
-}
-
-/// Fails if the licence, an SPDX expression, is not one of those allowed.
-pub(crate) fn check_licence(text: &str, allowed: &[String]) -> Result<()> {
-    let licence = Expression::parse_mode(text, ParseMode::LAX)?;
-    if !licence.evaluate(|needed| allowed.contains(&needed.to_string())) {
-        bail!("its licence `{text}` is not allowed");
-    }
-    Ok(())
+    licences::check(package.license.as_deref().context("it names no licence")?, allowed)
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::totals::Totals;
-use crate::{setup, shell};
+use crate::{models, shell};
 
 /// What a user reads, beside `docs/*.md`.
 const FILES: &[&str] = &["README.md", "deploy/README.md", "crates/cli/README.md"];
@@ -56,7 +56,7 @@ pub(crate) fn run(engine: &Path) -> Result<Totals> {
         files.extend(name.extension().is_some_and(|e| e == "md").then_some(name));
     }
     files.sort();
-    let model = setup::model_file(engine, "smollm2")?;
+    let model = models::find(engine, "smollm2")?;
     let (mut totals, mut skipped) = (Totals::default(), Vec::new());
     for file in &files {
         let text = fs::read_to_string(shell::root().join(file))?;

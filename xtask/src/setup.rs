@@ -6,11 +6,11 @@
 //! configured. What is already there is not fetched again.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{lavapipe, manifests, platforms, shell, web};
+use crate::{apt, lavapipe, manifests, platforms, shell, web};
 
 /// The packages of Debian and its relatives with lavapipe and the library that loads it.
 const DRIVER_PACKAGES: &[&str] = &["mesa-vulkan-drivers", "libvulkan1"];
@@ -94,48 +94,10 @@ fn driver() -> Result<()> {
         "the tests of GPU kernels need lavapipe, Mesa's Vulkan driver for the processor; on Debian \
          and Ubuntu: apt-get install --no-install-recommends {packages}"
     );
-    apt(DRIVER_PACKAGES, &how)?;
-    let is_there = !may_install() || lavapipe::driver().is_some();
+    apt::install(DRIVER_PACKAGES, &how)?;
+    let is_there = !apt::may_install() || lavapipe::driver().is_some();
     ensure!(is_there, "{packages} came without lavapipe; {how}");
     Ok(())
-}
-
-/// Whether a program runs without an error.
-fn works(program: &str, args: &[&str]) -> bool {
-    shell::output(shell::command(program).args(args)).is_ok()
-}
-
-/// What stands before apt-get for a user who may install packages; none for others.
-fn sudo() -> Option<&'static [&'static str]> {
-    if !works("apt-get", &["--version"]) {
-        None
-    } else if shell::output(shell::command("id").arg("-u")).is_ok_and(|id| id.trim() == "0") {
-        Some(&[])
-    } else {
-        works("sudo", &["-n", "true"]).then_some(&["sudo", "-n"])
-    }
-}
-
-/// Whether packages can be installed at all.
-fn may_install() -> bool {
-    sudo().is_some()
-}
-
-/// Installs Debian's packages, or says how if this user may not.
-pub(crate) fn apt(packages: &[&str], how: &str) -> Result<()> {
-    let Some(sudo) = sudo() else {
-        println!("setup: no right or no apt-get to install packages; {how}");
-        return Ok(());
-    };
-    println!("setup: {}", packages.join(" "));
-    let apt = |args: &[&str]| {
-        let line = [sudo, &["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq"], args];
-        let line = line.concat();
-        shell::check(shell::command(line[0]).args(&line[1..]))
-    };
-    let install = [&["install", "-y", "--no-install-recommends"], packages].concat();
-    let installed = apt(&["update"]).and_then(|()| apt(&install));
-    installed.with_context(|| how.to_owned())
 }
 
 /// Fill `.cache/vocab` and `.cache/templates`.
@@ -196,18 +158,4 @@ fn models() -> Result<()> {
         shell::check(pull.args(["pull", model]).env("REALIZAR_CACHE", shell::model_dir()))?;
     }
     Ok(())
-}
-
-/// A file, or the path of a model that `xtask setup` pulled, as `realizar list --json` gives it.
-pub(crate) fn model_file(engine: &Path, model: &str) -> Result<PathBuf> {
-    if let Ok(path) = Path::new(model).canonicalize() {
-        return Ok(path);
-    }
-    let mut list = shell::command(engine);
-    let list =
-        shell::json(list.args(["list", "--json"]).env("REALIZAR_CACHE", shell::model_dir()))?;
-    let entries = list.as_array().or_else(|| list["models"].as_array());
-    let entry = entries.into_iter().flatten().find(|m| m["name"] == *model);
-    let path = entry.and_then(|m| m["path"].as_str());
-    path.map(PathBuf::from).with_context(|| format!("{model} is not cached; run `xtask setup`"))
 }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::{setup, shell};
+use crate::{models, setup, shell};
 use case::Case;
 use contender::{Contender, Kind};
 use report::{Cell, Outcome, Run};
@@ -106,7 +106,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     let mut run = Run::new(&contenders, rounds, &args.note, out)?;
     for model in models {
-        let file = setup::model_file(&engine, model)?;
+        let file = models::find(&engine, model)?;
         let name = Path::new(model).file_name().unwrap_or_default().to_string_lossy();
         for &case in &cases {
             for &threads in &threads {

@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::load::server::{Contender, Kind, Server, Setup};
-use crate::{setup, shell, table};
+use crate::{models, shell, table};
 use install::Environment;
 
 /// What clients of a whole API try, in the order of the table's columns.
@@ -246,7 +246,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => std::thread::available_parallelism()?.get(),
     };
     let setup = Setup {
-        model: setup::model_file(&engine, &args.model)?,
+        model: models::find(&engine, &args.model)?,
         threads,
         parallel: 4,
         request_len: 2048,

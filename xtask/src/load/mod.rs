@@ -4,6 +4,7 @@
 //!
 //! Clients are blocking threads in this process, so their number is bounded.
 
+mod case;
 pub(crate) mod client;
 mod faults;
 mod hostile;
@@ -24,7 +25,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, ensure};
 
 use crate::totals::Totals;
-use crate::{setup, shell};
+use crate::{models, shell};
 use server::{Contender, Kind};
 use workload::Api;
 
@@ -145,7 +146,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None if args.peers_only => PathBuf::new(),
         None => shell::build_engine()?,
     };
-    let model = setup::model_file(&engine, &args.model)?;
+    let model = models::find(&engine, &args.model)?;
     let contenders = contenders(args, engine)?;
     // Checks of peers are told but decide nothing.
     let mut passed = true;
@@ -170,7 +171,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 
 /// `cargo xtask load --hostile` with an engine that was built and the model of its own default.
 pub(crate) fn hostile_checks(engine: PathBuf) -> Result<Totals> {
-    let model = setup::model_file(&engine, DEFAULT_MODEL)?;
+    let model = models::find(&engine, DEFAULT_MODEL)?;
     let threads = std::thread::available_parallelism()?.get();
     let (label, kind) = ("realizar".to_owned(), Kind::Realizar);
     let contender = Contender { label, kind, program: engine, extra: Vec::new() };

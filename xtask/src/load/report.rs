@@ -10,8 +10,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::Args;
+use super::case::Case;
 use super::server::Contender;
-use super::speed::Case;
 use super::stats::{Better, Group, Measure, Sample, percentile};
 use crate::machine::{self, Machine};
 use crate::table::{self, shown};

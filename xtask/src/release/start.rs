@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, ensure};
 
 use super::Release;
-use crate::{setup, shell};
+use crate::{models, shell};
 
 /// How a program of another platform is started here.
 struct Emulator {
@@ -45,7 +45,7 @@ impl Release {
     }
 
     fn starts_here(&self) -> Result<()> {
-        let model = setup::model_file(&self.program, "smollm2").ok();
+        let model = models::find(&self.program, "smollm2").ok();
         let time = |args: &[&str]| -> Result<f64> {
             let mut times = Vec::new();
             for _ in 0..5 {
@@ -117,7 +117,7 @@ impl Release {
         };
         let version = version(&mut emulated())?;
         ensure!(version == self.version, "it is {version}, that of this machine {}", self.version);
-        let Ok(model) = setup::model_file(&self.host_program, "smollm2") else {
+        let Ok(model) = models::find(&self.host_program, "smollm2") else {
             println!("release: no model in the cache (cargo xtask setup): no start with one");
             return Ok(());
         };

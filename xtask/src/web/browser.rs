@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::{setup, shell};
+use crate::{apt, shell};
 
 /// Programs that are a Chromium; the first one on the search path is used.
 const BROWSERS: &[&str] = &["chromium", "chromium-browser", "google-chrome", "chrome"];
@@ -29,5 +29,5 @@ pub(crate) fn install() -> Result<()> {
     if !cfg!(target_os = "linux") || find().is_some() {
         return Ok(());
     }
-    setup::apt(PACKAGES, &how())
+    apt::install(PACKAGES, &how())
 }

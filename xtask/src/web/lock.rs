@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::{BUILT, WEB};
-use crate::deny;
+use crate::licences;
 
 /// A lock file of npm, version 3; the one of the installed packages has the same form.
 #[derive(Deserialize)]
@@ -103,7 +103,7 @@ pub(crate) fn check_licences(root: &Path, allowed: &[String]) -> Result<usize> {
     for (path, package) in lock.packages.iter().filter(|(path, _)| !path.is_empty()) {
         let licence =
             package.license.as_deref().with_context(|| format!("{path} names no licence"))?;
-        deny::check_licence(licence, allowed).with_context(|| path.clone())?;
+        licences::check(licence, allowed).with_context(|| path.clone())?;
     }
     check_list(&list, &lock)?;
     Ok(lock.packages.len() - 1)
