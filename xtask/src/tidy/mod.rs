@@ -10,6 +10,7 @@ use anyhow::{Result, bail};
 use crate::kernels::{image_sources, images};
 use crate::{shell, web};
 
+mod circles;
 mod claims;
 mod crates;
 mod floors;
@@ -62,6 +63,7 @@ pub(crate) fn run() -> Result<()> {
         roots.read(file, &std::fs::read_to_string(root.join(file))?);
     }
     let walked = walked::Walked::read(&root)?;
+    let mut sources = circles::Sources::default();
     let mut findings = Vec::new();
     for file in &files {
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
@@ -74,6 +76,7 @@ pub(crate) fn run() -> Result<()> {
                 findings.extend(seam::check(file, &text, &architectures));
                 findings.extend(floors::check(file, &text, &roots));
                 findings.extend(walked.check(file, &text));
+                sources.read(file, &text);
             }
             Some("wgsl") => findings.extend(seam::check_shader(file, &text, &architectures)),
             Some("md") => {
@@ -83,6 +86,7 @@ pub(crate) fn run() -> Result<()> {
             _ => {}
         }
     }
+    findings.extend(sources.check());
     let metadata = shell::json(shell::cargo().args([
         "metadata",
         "--no-deps",
