@@ -1,124 +1,124 @@
-//! What can go wrong between a driver and a result.
+//! The errors of this crate.
 
 /// An error of a CUDA device.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The driver's library is not on this machine.
+    /// The driver library was not found.
     #[error("no CUDA driver: libcuda.so.1 (on Windows nvcuda.dll) was not found")]
     NoDriver,
-    /// The driver does not know the version of the kernels.
+    /// The driver does not support the CUDA version of the kernels.
     #[error("the CUDA driver is too old: it supports CUDA {found}, but {needed} is required")]
     OldDriver {
-        /// The driver's newest CUDA version.
+        /// The newest CUDA version that the driver supports.
         found: Version,
-        /// The oldest version that will do.
+        /// Minimum version.
         needed: Version,
     },
-    /// The library by which cards exchange rows is not on this machine.
+    /// NCCL was not found.
     #[error("no NCCL: libnccl.so.2, which tensor parallelism needs, was not found")]
     NoNccl,
-    /// That library is too old.
+    /// The installed NCCL is too old.
     #[error("NCCL is too old: it is version {found}, but {needed} is required")]
     OldNccl {
-        /// Its version.
+        /// Installed version.
         found: Version,
-        /// The oldest version that will do.
+        /// Minimum version.
         needed: Version,
     },
-    /// There is no card of that index.
+    /// No GPU has this index.
     #[error("no CUDA device {wanted}: the driver found {n}")]
     NoDevice {
-        /// The index that was requested.
+        /// Requested index.
         wanted: usize,
-        /// Cards that there are.
+        /// Number of GPUs.
         n: usize,
     },
-    /// The card does not run the kernels' instructions.
+    /// The GPU does not support the kernels' instructions.
     #[error("{name} is too old: its compute capability is {found}, but {needed} is required")]
     OldDevice {
-        /// The card's name.
+        /// Name of the GPU.
         name: String,
         /// Its compute capability.
         found: Version,
-        /// The lowest that will do.
+        /// Minimum compute capability.
         needed: Version,
     },
-    /// The card's kernels cannot wait for the launch in front of theirs.
+    /// The GPU does not support programmatic dependent launch.
     #[error(
         "{name} has no programmatic dependent launch: its compute capability is {found}, but \
          {needed} is required"
     )]
     NoEarlyLaunches {
-        /// The card's name.
+        /// Name of the GPU.
         name: String,
         /// Its compute capability.
         found: Version,
-        /// The lowest that has it.
+        /// Minimum compute capability.
         needed: Version,
     },
-    /// The card has no products of groups of warps.
+    /// The GPU does not support `wgmma`.
     #[error(
         "{name} does not support the wgmma kernels: its compute capability is {found}, but they \
          require exactly {needed}"
     )]
     NoWgmma {
-        /// The card's name.
+        /// Name of the GPU.
         name: String,
         /// Its compute capability.
         found: Version,
-        /// The only one that has them.
+        /// The only compute capability with `wgmma`.
         needed: Version,
     },
-    /// The card has no memory left.
+    /// The GPU is out of memory.
     #[error("the CUDA device is out of memory: {what} of {n_bytes} bytes cannot be allocated")]
     OutOfMemory {
-        /// What the memory was for.
+        /// Purpose of the allocation.
         what: String,
-        /// Its size.
+        /// Size of the allocation in bytes.
         n_bytes: usize,
     },
-    /// The driver does not take a kernel, or has none of that name.
+    /// The driver rejected a kernel, or the module has no kernel of this name.
     #[error("the CUDA driver rejected kernel `{kernel}`: {reason}")]
     Kernel {
-        /// The kernel, or the module that it is in.
+        /// The kernel or its module.
         kernel: String,
-        /// What the driver says.
+        /// The driver's message.
         reason: String,
     },
-    /// No kernel takes weights of this type.
+    /// No kernel supports weights of this type.
     #[error("no CUDA kernel supports weights of type {0}")]
     BlockType(realizar_quant::BlockType),
-    /// A matrix whose bytes are not those of its rows and columns.
+    /// The size of a matrix's data does not match its rows and columns.
     #[error("{what}: {message}")]
     Matrix {
-        /// The matrix.
+        /// Name of the matrix.
         what: String,
-        /// What was expected and found.
+        /// Expected and found sizes.
         message: String,
     },
-    /// Keys and values of a shape that no kernel takes.
+    /// No kernel supports keys and values of this shape.
     #[error("{what}: {message}")]
     Pages {
-        /// What they are of.
+        /// The layer, or whatever else holds the keys and values.
         what: String,
-        /// What was found, and what is supported.
+        /// Found and supported shapes.
         message: String,
     },
-    /// Recurrent states that no kernel can number.
+    /// The recurrent states exceed the kernels' index range.
     #[error("{what}: {message}")]
     States {
-        /// What they are of.
+        /// The layer that holds the states.
         what: String,
-        /// What was requested.
+        /// Requested sizes.
         message: String,
     },
-    /// Anything else that the driver reports, a failed kernel among it.
+    /// Any other error of the driver, including a failed kernel.
     #[error("CUDA {call}: {reason}")]
     Driver {
-        /// What was asked of the driver.
+        /// The call that failed.
         call: &'static str,
-        /// What it says.
+        /// The driver's message.
         reason: String,
     },
 }
@@ -128,47 +128,47 @@ pub enum Error {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// Arguments that it does not have.
+    /// Unknown or malformed arguments.
     #[error("{0} (see --help)")]
     Usage(String),
-    /// A file that cannot be written.
+    /// A file cannot be written.
     #[error("{path}: {reason}")]
     File {
-        /// The file.
+        /// Path of the file.
         path: String,
-        /// What the system says.
+        /// The system's message.
         reason: String,
     },
-    /// A type that weights cannot be quantized to, or that no kernel takes.
+    /// No quantizer or no kernel exists for weights of this type.
     #[error("no random weights of type {0}: nothing quantizes to it, or no kernel takes it")]
     NoWeights(realizar_quant::BlockType),
-    /// Results that are not numbers.
+    /// Results contain NaN or infinities.
     #[error("{kernel}: {n} of the first results are not finite")]
     NotFinite {
-        /// What was launched.
+        /// Names of the launched kernels.
         kernel: String,
-        /// How many.
+        /// Number of such values among the first results.
         n: usize,
     },
-    /// Reads that did not read what was written.
+    /// A read did not return the data that was written.
     #[error("the sum of what was read is {found}, not {expected}")]
     Sum {
-        /// The sum on the device.
+        /// Checksum found on the device.
         found: u32,
-        /// That of what was written.
+        /// Checksum of the written data.
         expected: u32,
     },
-    /// Copies that did not arrive as they were.
+    /// Small uploads were corrupted.
     #[error("small copies to the GPU did not arrive as they were")]
     Upload,
-    /// What the device reports.
+    /// Any error of the device.
     #[error(transparent)]
     Device(#[from] Error),
 }
 
 #[cfg(feature = "bench")]
 impl BenchError {
-    /// Whether nothing else can run after it: a failed kernel breaks the context.
+    /// Whether nothing can run after this error. A failed kernel destroys the context.
     pub(crate) fn is_fatal(&self) -> bool {
         matches!(self, Self::File { .. } | Self::Device(Error::Driver { .. }))
     }
@@ -177,9 +177,9 @@ impl BenchError {
 /// A version of CUDA, or a compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version {
-    /// In front of the dot.
+    /// The part before the dot.
     pub major: u32,
-    /// After it.
+    /// The part after the dot.
     pub minor: u32,
 }
 

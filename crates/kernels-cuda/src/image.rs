@@ -1,4 +1,4 @@
-//! Images of kernels: the text of a module, compressed, as the crate embeds them.
+//! Kernel images: compressed PTX modules, embedded in the crate.
 
 use std::io::{self, Read};
 
@@ -7,21 +7,21 @@ use brotli_decompressor::Decompressor;
 use crate::Error;
 use crate::device::{Device, dependent};
 
-/// The text of an image.
+/// Decompresses an image.
 pub(crate) fn unpacked(image: &[u8]) -> io::Result<String> {
     let mut text = String::new();
     Decompressor::new(image, image.len()).read_to_string(&mut text)?;
     Ok(text)
 }
 
-/// An image on its way to a device.
+/// An image loaded on a device.
 pub(crate) struct Image<'a, D: Device> {
     device: &'a D,
     module: D::Module,
 }
 
 impl<'a, D: Device> Image<'a, D> {
-    /// Loads an image of compressed PTX; `name` is for messages.
+    /// Loads an image of compressed PTX. Messages name it `name`.
     pub(crate) fn load(device: &'a D, name: &str, image: &[u8]) -> Result<Self, Error> {
         let refused =
             |e: io::Error| Error::Kernel { kernel: name.to_owned(), reason: e.to_string() };
@@ -30,12 +30,12 @@ impl<'a, D: Device> Image<'a, D> {
         Ok(Self { device, module: device.load(name, &text)? })
     }
 
-    /// A kernel by its name.
+    /// Looks up a kernel by name.
     pub(crate) fn function(&self, name: &str) -> Result<D::Function, Error> {
         self.device.function(&self.module, name)
     }
 
-    /// Kernels of one subject, by what distinguishes them.
+    /// Looks up related kernels, whose names are made from `of`.
     pub(crate) fn functions<T: Copy, const N: usize>(
         &self,
         of: [T; N],

@@ -1,12 +1,12 @@
-//! CUDA kernels for transformer inference. The driver is opened at run time: nothing of CUDA is needed to build
-//! the crate, and a machine without a driver gets an error that says so.
+//! CUDA kernels for transformer inference. The driver is opened at run time: building the crate requires no CUDA
+//! installation, and on a machine without a driver opening a GPU is an error.
 //!
-//! A [`Driver`] is an opened card, [`Kernels`] are loaded on it once, and a function for each operation checks
-//! its shapes and queues one launch in a stream. Streams are captured into graphs and replayed by the calls of
-//! [`Device`], which is all that the crate asks of a driver. The crate knows no model and no file format.
+//! A [`Driver`] is an opened GPU, on which [`Kernels`] are loaded once. Each operation is a function that checks its
+//! shapes and queues one launch in a stream. Streams can be captured into graphs and replayed. All calls go through the
+//! trait [`Device`]. The crate knows neither models nor file formats.
 //!
-//! The sums of a row have one order, whatever the number of rows beside it, and are not contracted by a
-//! compiler: a result's bits depend on its own inputs alone.
+//! The terms of each sum have a fixed order, which does not depend on the other rows of a step, and compilers do not
+//! contract operations. The bits of a result therefore depend on its own inputs alone.
 //!
 //! ```
 //! use std::sync::Arc;

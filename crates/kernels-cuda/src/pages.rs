@@ -1,6 +1,6 @@
-//! Keys and values of a layer on a device, in pages.
+//! Paged keys and values of a layer.
 //!
-//! Which page belongs to which sequence is the host's to say, in the tables of each step.
+//! The host assigns pages to sequences, in the tables of each step.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use realizar_quant::BlockType;
 use crate::device::{Argument, Device};
 use crate::{Buffer, Error};
 
-/// The types that elements of keys and values can have, in the order of the kernels' tables.
+/// Element types of keys and values, in the order of the kernels' tables.
 pub(crate) const KV_TYPES: [BlockType; 6] = [
     BlockType::F32,
     BlockType::F16,
@@ -19,59 +19,59 @@ pub(crate) const KV_TYPES: [BlockType; 6] = [
     BlockType::F8,
 ];
 
-/// The widest heads that attention takes.
+/// The maximum head dimension of attention kernels.
 const MAX_HEAD_DIM: usize = 576;
 
-/// The shortest pages: kernels look a page up once per this many positions.
+/// The minimum page length: kernels look up a page once per this many positions.
 const MIN_PAGE_LEN: usize = 16;
 
 /// The shape of a layer's keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvSpec {
-    /// Type of the elements: F32, F16, BF16, F8, or blocks of Q8_0 or Q4_0 along a head.
+    /// Element type: F32, F16, BF16, F8, or blocks of Q8_0 or Q4_0 along a head.
     pub ty: BlockType,
-    /// Heads of keys and values.
+    /// Key-value heads.
     pub n_kv_heads: usize,
-    /// Elements of a head, at most 576.
+    /// Elements per head, at most 576.
     pub head_dim: usize,
-    /// Positions of a page, a power of two of at least 16.
+    /// Positions per page, a power of two of at least 16.
     pub page_len: usize,
-    /// Pages.
+    /// Number of pages.
     pub n_pages: usize,
-    /// Whether values are keys, and stored once.
+    /// Whether values equal keys, which are then stored once.
     pub values_are_keys: bool,
 }
 
 impl KvSpec {
-    /// Elements that a position of a head takes in a page: kernels read eight at a time, of whole blocks.
+    /// Elements that a position of a head occupies in a page. Kernels read eight at a time, and whole blocks.
     pub(crate) fn row_len(&self) -> usize {
         self.head_dim.next_multiple_of(self.ty.block_len().max(8))
     }
 
-    /// The type's index in [`KV_TYPES`].
+    /// Index of the type in [`KV_TYPES`].
     pub(crate) fn type_index(&self) -> usize {
         let index = KV_TYPES.iter().position(|&ty| ty == self.ty);
         index.expect("pages have these types only")
     }
 
-    /// Bytes of the keys, or of the values, of a page; `usize::MAX` if that is not a number of bytes.
+    /// Bytes of the keys, or of the values, of a page; `usize::MAX` on overflow.
     pub fn page_bytes(&self) -> usize {
         let row_bytes = self.row_len() / self.ty.block_len() * self.ty.block_bytes();
         let n = [self.page_len, row_bytes];
         n.into_iter().fold(self.n_kv_heads, usize::saturating_mul)
     }
 
-    /// What is stored of a position: keys and values, or keys alone.
+    /// Number of stored tensors: keys and values, or keys only.
     pub fn planes(&self) -> usize {
         if self.values_are_keys { 1 } else { 2 }
     }
 
-    /// Bytes of all keys and values; `usize::MAX` if that is not a number of bytes.
+    /// Bytes of all keys and values; `usize::MAX` on overflow.
     pub fn n_bytes(&self) -> usize {
         self.page_bytes().saturating_mul(self.n_pages).saturating_mul(self.planes())
     }
 
-    /// Whether kernels take keys and values of this shape; `what` names them in messages.
+    /// Checks whether kernels support this shape. Messages name it `what`.
     ///
     /// # Errors
     /// [`Error::Pages`] with the reason.
@@ -93,7 +93,7 @@ impl KvSpec {
                 "pages of {page_len} positions: powers of two from {MIN_PAGE_LEN} on are supported"
             ));
         }
-        // Slots are numbered in 32 bits, and the last number stands for none.
+        // Slots are 32-bit numbers, and the last one stands for none.
         let positions = n_pages.checked_mul(page_len);
         let fits = positions.is_some_and(|n| n > 0 && n <= i32::MAX as usize)
             && n_kv_heads > 0
@@ -108,9 +108,9 @@ impl KvSpec {
     }
 }
 
-/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. A head whose size is not a multiple
-/// of eight is filled up with zeros to one, and with Q8_0 and Q4_0 to a multiple of 32. A head of a page of these has the
-/// levels of all its positions, and then their scales.
+/// The keys and values of a layer, `[n_pages, n_kv_heads, page_len, head_dim]` each. Heads are padded with zeros to a
+/// multiple of eight elements, or of 32 with Q8_0 and Q4_0. With these block types, a head of a page has the levels of
+/// all positions, followed by their scales.
 #[derive(Debug)]
 pub struct KvPages<D: Device> {
     spec: KvSpec,
@@ -119,7 +119,7 @@ pub struct KvPages<D: Device> {
 }
 
 impl<D: Device> KvPages<D> {
-    /// Pages whose content is undefined; `what` names them in messages.
+    /// Allocates pages with undefined content. Messages name them `what`.
     ///
     /// # Errors
     /// [`Error::Pages`] for a shape that no kernel takes; [`Error::OutOfMemory`].
@@ -133,7 +133,7 @@ impl<D: Device> KvPages<D> {
         Ok(Self { spec, k, v })
     }
 
-    /// Their shape.
+    /// Shape of the pages.
     pub fn spec(&self) -> &KvSpec {
         &self.spec
     }
@@ -146,26 +146,26 @@ impl<D: Device> KvPages<D> {
     /// Queues a copy of the keys and values of page `from` to page `to`.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If one of them does not exist, or they are the same.
+    /// If a page does not exist, or both are the same.
     pub fn copy_page(&self, stream: &D::Stream, from: u32, to: u32) -> Result<(), Error> {
         assert_ne!(from, to, "a page is copied to itself");
         let [from, to] = [from, to].map(|page| self.offset(page) as u64);
         for buffer in self.buffers() {
             let at = buffer.address();
-            // SAFETY: both pages exist, as `offset` asserts, and are apart, as their numbers differ.
+            // SAFETY: both pages exist, as `offset` asserts, and do not overlap, because their numbers differ.
             unsafe { buffer.device().copy(stream, at + to, at + from, self.spec.page_bytes()) }?;
         }
         Ok(())
     }
 
-    /// Waits for the stream and appends the keys and then the values of a page to `out`,
-    /// [`KvSpec::page_bytes`] of each, in the form that they have on the device.
+    /// Waits for the stream and appends the keys and then the values of a page to `out`, in the format of the device,
+    /// [`KvSpec::page_bytes`] each.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
     /// If the page does not exist.
@@ -178,10 +178,10 @@ impl<D: Device> KvPages<D> {
         Ok(())
     }
 
-    /// Queues a copy to a page of what [`Self::read_page`] gave.
+    /// Queues a copy of the output of [`Self::read_page`] to a page.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
     /// If the page does not exist, or `bytes` has another length.
@@ -193,23 +193,23 @@ impl<D: Device> KvPages<D> {
         planes.try_for_each(|(buffer, bytes)| buffer.write(stream, self.offset(page), bytes))
     }
 
-    /// What is stored: the keys, and the values where they are others.
+    /// The stored tensors: keys, and values if they are separate.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = &Buffer<D>> {
         std::iter::once(&self.k).chain(&self.v)
     }
 
-    /// Where a page begins, in bytes.
+    /// Byte offset of a page.
     fn offset(&self, page: u32) -> usize {
         assert!((page as usize) < self.spec.n_pages, "page {page} of {}", self.spec.n_pages);
         page as usize * self.spec.page_bytes()
     }
 
-    /// The memory of the keys, which is on the device of the values.
+    /// The memory of the keys. Values are on the same device.
     pub(crate) fn buffer(&self) -> &Buffer<D> {
         &self.k
     }
 
-    /// Both addresses and the shape, as kernels take them.
+    /// Both addresses and the shape as kernel arguments.
     pub(crate) fn arguments(&self) -> [Argument; 6] {
         let KvSpec { n_kv_heads, head_dim, page_len, n_pages, .. } = self.spec;
         let page_shift = page_len.ilog2() as usize;
@@ -240,9 +240,9 @@ pub(super) mod tests {
         let (device, _) = bench();
         assert_eq!(KvPages::new(&device, "kv", SPEC).unwrap().n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
         assert_eq!(SPEC.n_bytes(), 2 * 3 * 2 * 16 * 64 * 2);
-        // Rows of 12 elements are filled up to 16.
+        // Rows of 12 elements are padded to 16.
         assert_eq!(KvSpec { head_dim: 12, ..SPEC }.page_bytes(), 2 * 16 * 16 * 2);
-        // Of 40 elements, 40, and two blocks.
+        // 40 elements occupy 40 bytes, and two blocks.
         for (ty, n_bytes) in [(BlockType::F8, 40), (BlockType::Q8_0, 68), (BlockType::Q4_0, 36)] {
             assert_eq!(KvSpec { head_dim: 40, ty, ..SPEC }.page_bytes(), 2 * 16 * n_bytes);
         }

@@ -1,8 +1,8 @@
-//! The recurrent states of a layer on a device, in slots of one size.
+//! Recurrent states of a layer, in slots of equal size.
 //!
-//! A step reads the slot that a sequence continues from, and writes the states after some of its rows to other slots; it
-//! changes none that it reads. Which slots these are is the host's to say, in the lists of each step. How a state lies
-//! in its slot is the layer's kernel's own.
+//! A step reads the slot that a sequence continues from and writes the states after some of its rows to other slots. It
+//! does not modify slots that it reads. The host assigns slots in the lists of each step. The layout of a state in its
+//! slot is private to the layer's kernel.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use crate::{Buffer, Error};
 /// The shape of a layer's states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateSpec {
-    /// Elements of a state, F32; a convolution with one tap has none.
+    /// Elements of a state, F32; 0 for a convolution with one tap.
     pub len: usize,
-    /// States that there is room for.
+    /// Number of slots.
     pub n_slots: usize,
 }
 
 impl StateSpec {
-    /// Elements from one slot to the next, which begins at a multiple of 16 bytes.
+    /// Elements from one slot to the next. Slots are aligned to 16 bytes.
     fn stride(&self) -> usize {
         self.len.next_multiple_of(4)
     }
@@ -35,7 +35,7 @@ impl StateSpec {
     }
 }
 
-/// The states of a layer.
+/// The recurrent states of a layer.
 #[derive(Debug)]
 pub struct StateLayer<D: Device> {
     spec: StateSpec,
@@ -43,7 +43,7 @@ pub struct StateLayer<D: Device> {
 }
 
 impl<D: Device> StateLayer<D> {
-    /// Slots whose content is undefined; `what` names them in messages.
+    /// Allocates slots with undefined content. Messages name them `what`.
     ///
     /// # Errors
     /// [`Error::States`] if a number does not fit in 31 bits; [`Error::OutOfMemory`].
@@ -56,7 +56,7 @@ impl<D: Device> StateLayer<D> {
         Ok(Self { spec, slots: Buffer::new(device, what, spec.n_bytes())? })
     }
 
-    /// Their shape.
+    /// Shape of the states.
     pub fn spec(&self) -> &StateSpec {
         &self.spec
     }
@@ -66,43 +66,43 @@ impl<D: Device> StateLayer<D> {
         self.slots.n_bytes()
     }
 
-    /// Waits for the stream and reads the state of a slot, [`StateSpec::slot_bytes`] of it.
+    /// Waits for the stream and reads the state of a slot, of [`StateSpec::slot_bytes`] bytes.
     ///
     /// # Errors
-    /// What the driver reports, the failure of earlier work among it.
+    /// Any error of the driver, including that of earlier work.
     ///
     /// # Panics
-    /// If there is no such slot, or `out` has another size.
+    /// If the slot does not exist, or `out` has another length.
     pub fn read(&self, stream: &D::Stream, slot: usize, out: &mut [u8]) -> Result<(), Error> {
         let at = self.slot_at(slot, out.len());
         self.slots.read(stream, at, out)
     }
 
-    /// Queues a copy of what [`read`](Self::read) gave to a slot.
+    /// Queues a copy of the output of [`read`](Self::read) to a slot.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If there is no such slot, or the state has another size.
+    /// If the slot does not exist, or `state` has another length.
     pub fn write(&self, stream: &D::Stream, slot: usize, state: &[u8]) -> Result<(), Error> {
         let at = self.slot_at(slot, state.len());
         self.slots.write(stream, at, state)
     }
 
-    /// Where a slot begins, in bytes.
+    /// Byte offset of a slot.
     fn slot_at(&self, slot: usize, n_bytes: usize) -> usize {
         assert!(slot < self.spec.n_slots, "slot {slot} of {}", self.spec.n_slots);
         assert_eq!(n_bytes, self.spec.slot_bytes(), "bytes of a state");
         4 * slot * self.spec.stride()
     }
 
-    /// The memory of the slots.
+    /// The memory of all slots.
     pub(crate) fn buffer(&self) -> &Buffer<D> {
         &self.slots
     }
 
-    /// Address, elements from one slot to the next, and slots, as kernels take them.
+    /// Address, slot stride in elements, and number of slots as kernel arguments.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         [
             Argument::Address(self.slots.address()),
@@ -132,7 +132,7 @@ pub(super) mod tests {
             layer.read(&stream, slot, &mut found).unwrap();
             assert_eq!(&found, state);
         }
-        // A layer whose state is empty.
+        // A layer with empty states.
         let layer = StateLayer::new(&device, "states", StateSpec { len: 0, n_slots: 2 }).unwrap();
         layer.write(&stream, 1, &[]).unwrap();
         layer.read(&stream, 1, &mut []).unwrap();

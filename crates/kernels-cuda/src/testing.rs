@@ -1,10 +1,10 @@
-//! For tests: a device, kernels on it, and values.
+//! Test support: a device, its kernels, and test data.
 //!
-//! The device is the interpreter. With `REALIZAR_CUDA_DEVICE=driver` in the environment it is the first card, so that
-//! the same tests hold there; but for those that stop the device on purpose, by whose names something is `reported`: a
-//! process can do nothing more with a card that was stopped.
+//! The device is the interpreter. With the environment variable `REALIZAR_CUDA_DEVICE=driver` it is the first GPU, on
+//! which all tests run except those that stop the device on purpose (their names contain `reported`), because a process
+//! cannot use a GPU any more after that.
 //!
-//! With `REALIZAR_CUDA_EARLY_LAUNCHES` kernels wait themselves for the launch in front of theirs, on both.
+//! With `REALIZAR_CUDA_EARLY_LAUNCHES`, launches are dependent on both.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ use realizar_quant::BlockType;
 use crate::device::{self, Address, Device, Driver, Launch};
 use crate::{Buffer, Error, Kernels, List, StateLists, WgmmaKernels};
 
-/// The tests of a module as [`crate::tests`] runs them, each with the end of the message of its panic where it has to panic.
+/// Lists the tests of a module for [`crate::tests`], each with the expected end of its panic message if it must panic.
 macro_rules! tests {
     ($($name:ident $(=> $panics:literal)?),+ $(,)?) => {
         #[cfg(feature = "tests")]
@@ -31,33 +31,33 @@ macro_rules! tests {
 pub(crate) use tests;
 
 thread_local! {
-    /// Why the test of this thread did not run, where it says so.
+    /// Why the test of this thread was skipped, if it was.
     static SKIPPED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Notes that the test of this thread cannot run here.
+/// Records that the test of this thread cannot run on this device.
 fn skip(reason: String) {
     println!("skipped: {reason}");
     SKIPPED.set(Some(reason));
 }
 
-/// The note of the last test of this thread, once.
+/// Takes the reason recorded by the last test of this thread.
 #[cfg(feature = "tests")]
 pub(crate) fn take_skipped() -> Option<String> {
     SKIPPED.take()
 }
 
-/// Whether the tests run on a card.
+/// Whether the tests run on a GPU.
 pub(crate) fn is_card() -> bool {
     std::env::var_os("REALIZAR_CUDA_DEVICE").is_some_and(|name| name == "driver")
 }
 
-/// Whether the tests launch kernels early.
+/// Whether the tests use dependent launches.
 fn launches_early() -> bool {
     std::env::var_os("REALIZAR_CUDA_EARLY_LAUNCHES").is_some()
 }
 
-/// The device of the tests. Streams are those of the interpreter, and stand for those of a card there.
+/// The device of the tests. Streams have the interpreter's type and stand for streams of the GPU.
 #[derive(Debug)]
 pub(crate) struct TestDevice {
     interpreter: device::Interpreter,
@@ -85,7 +85,7 @@ impl Card {
     }
 }
 
-/// Something of the interpreter or of a card.
+/// An object of the interpreter or of a GPU.
 #[derive(Debug)]
 pub(crate) enum Of<I, C> {
     Interpreter(I),
@@ -328,7 +328,7 @@ impl Device for TestDevice {
     }
 }
 
-/// The kernels of groups of warps: the interpreter takes their image, cards of other capabilities than 9.0 refuse it.
+/// The `wgmma` kernels, which the interpreter supports and GPUs of capabilities other than 9.0 reject.
 pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevice>> {
     match WgmmaKernels::load(device) {
         Ok(wgmma) => Some(wgmma),
@@ -340,12 +340,12 @@ pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevi
     }
 }
 
-/// A device with one stream.
+/// A device and a stream.
 pub(crate) fn bench() -> (Arc<TestDevice>, ptx::Stream) {
     opened(usize::MAX, is_card().then(Card::open))
 }
 
-/// The interpreter with `n_bytes` of memory.
+/// An interpreter with `n_bytes` of memory and a stream.
 pub(crate) fn bench_with(n_bytes: usize) -> (Arc<TestDevice>, ptx::Stream) {
     opened(n_bytes, None)
 }
@@ -360,13 +360,13 @@ fn opened(n_bytes: usize, card: Option<Card>) -> (Arc<TestDevice>, ptx::Stream) 
     (Arc::new(device), stream)
 }
 
-/// The kernels on a device with one stream.
+/// The kernels of a device and a stream.
 pub(crate) fn kernels() -> (Kernels<TestDevice>, ptx::Stream) {
     let (device, stream) = bench();
     (Kernels::load(&device).unwrap(), stream)
 }
 
-/// A buffer with values.
+/// A buffer with these values.
 pub(crate) fn on_device<T: bytemuck::NoUninit>(
     device: &Arc<TestDevice>,
     stream: &ptx::Stream,
@@ -382,11 +382,11 @@ pub(crate) fn read(stream: &ptx::Stream, buffer: &Buffer<TestDevice>, n: usize) 
     values
 }
 
-/// Numbers that look random, the same in every run.
+/// A linear congruential generator with the same numbers in every run.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    /// From -1 up to 1.
+    /// A number in [-1, 1).
     pub(crate) fn float(&mut self) -> f32 {
         self.0 =
             self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -398,7 +398,7 @@ impl Random {
     }
 }
 
-/// Weights of a type, and the values that its bytes stand for.
+/// Random weights of a type: their bytes, and the values that these represent.
 pub(crate) fn weights(
     ty: BlockType,
     n_rows: usize,
@@ -421,7 +421,7 @@ pub(crate) fn weights(
     (bytes, back)
 }
 
-/// Random blocks of a type that is only read, with a scale for values of at most about 1.
+/// Fills blocks of a type without a quantizer with random bits, and with scales for values of at most about 1.
 fn random_blocks(ty: BlockType, bytes: &mut [u8], random: &mut Random) {
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
         for byte in &mut *block {
@@ -434,7 +434,7 @@ fn random_blocks(ty: BlockType, bytes: &mut [u8], random: &mut Random) {
         };
         let d = realizar_quant::half_bytes::f32_to_f16(largest * random.float());
         if ty == BlockType::IQ1_M {
-            // A nibble of the scale in the upper bits of each of the last four words.
+            // The last four words have a nibble of the scale each, in their upper bits.
             let nibbles = [d[0] & 15, d[0] >> 4, d[1] & 15, d[1] >> 4];
             for (k, nibble) in nibbles.into_iter().enumerate() {
                 block[49 + 2 * k] = block[49 + 2 * k] & 15 | nibble << 4;
@@ -445,7 +445,7 @@ fn random_blocks(ty: BlockType, bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Quants, the bits of the scale and the two sums of a block, by their definition.
+/// Quants, bits of the scale, and both sums of a block, by definition.
 pub(crate) fn quantized_block(x: &[f32]) -> (Vec<i8>, u32, [i16; 2]) {
     let amax = f32::from_bits(x.iter().map(|v| v.abs().to_bits()).max().unwrap());
     let scale = amax / 127.0;
@@ -459,7 +459,7 @@ pub(crate) fn quantized_block(x: &[f32]) -> (Vec<i8>, u32, [i16; 2]) {
     (quants, if scale.is_subnormal() { 0 } else { scale.to_bits() }, sums)
 }
 
-/// The values that 8-bit rows stand for.
+/// The values that 8-bit rows represent.
 pub(crate) fn rounded(x: &[f32]) -> Vec<f64> {
     let block = |x: &[f32]| {
         let (quants, scale, _) = quantized_block(x);
@@ -468,7 +468,7 @@ pub(crate) fn rounded(x: &[f32]) -> Vec<f64> {
     x.chunks(32).flat_map(block).collect()
 }
 
-/// The lists of a step of sequences with states, on a device.
+/// The state lists of a step, on a device.
 pub(crate) struct StateWords {
     buffer: Buffer<TestDevice>,
     n_seqs: usize,
@@ -476,8 +476,8 @@ pub(crate) struct StateWords {
 }
 
 impl StateWords {
-    /// Of sequences, each with its number of rows and the slot that it continues from, and of rows with the slots that
-    /// they write. After them comes a row of no sequence.
+    /// Lists for sequences, each given by its number of rows and the slot that it continues from, and for rows with the
+    /// slots that they write. A row without a sequence follows.
     pub(crate) fn new(
         device: &Arc<TestDevice>,
         stream: &ptx::Stream,
@@ -498,7 +498,7 @@ impl StateWords {
         Self { buffer: on_device(device, stream, &words), n_seqs: seqs.len(), n_rows }
     }
 
-    /// Rows, that of no sequence among them.
+    /// Number of rows, including the one without a sequence.
     pub(crate) fn n_rows(&self) -> usize {
         self.n_rows
     }
@@ -514,7 +514,7 @@ impl StateWords {
     }
 }
 
-/// The bits of a number in F16 or BF16, and the number that they stand for.
+/// The bits of a number in F16 or BF16, and the value that they represent.
 pub(crate) fn halved(ty: BlockType, x: f32) -> (u16, f32) {
     let (mut bytes, mut back) = ([0; 2], [0.0]);
     realizar_quant::quantize(ty, &[x], &mut bytes).unwrap();

@@ -1,9 +1,10 @@
-//! The tests of the kernels for programs: all that `cargo test` runs of them, by the same names, so that a machine with a GPU
-//! needs neither Rust nor a program of each test.
+//! The kernels' tests as a library: the same tests by the same names as in `cargo test`, so that a machine with a GPU
+//! needs neither Rust nor a program per test.
 //!
-//! Several run at a time in one process. A test that panics is caught; one that stops the GPU makes those after it fail as well,
-//! since a process can do nothing more with a GPU that was stopped. With `REALIZAR_CUDA_DEVICE=driver` in the environment the
-//! tests run on the first GPU, with `REALIZAR_CUDA_EARLY_LAUNCHES` by dependent launches.
+//! Several tests run at a time in one process. A panic is caught. A test that stops the GPU makes all later tests fail
+//! as well, because a process cannot use a GPU any more after that. With the environment variable
+//! `REALIZAR_CUDA_DEVICE=driver` the tests run on the first GPU, and with `REALIZAR_CUDA_EARLY_LAUNCHES` with dependent
+//! launches.
 
 use std::cell::RefCell;
 use std::panic::{self, AssertUnwindSafe};
@@ -21,30 +22,30 @@ use crate::{Error, device, matrix, ops, pages, states};
 pub struct Test {
     pub(crate) path: &'static str,
     pub(crate) function: fn(),
-    /// What the message of its panic contains, for a test that has to panic.
+    /// Text that the panic message of the test must contain, if the test must panic.
     pub(crate) panics: &'static [&'static str],
 }
 
 impl Test {
-    /// Its path in the crate, as `cargo test` prints it.
+    /// Path in the crate, as `cargo test` prints it.
     pub fn name(&self) -> &'static str {
         self.path.split_once("::").map_or(self.path, |(_, name)| name)
     }
 
-    /// Whether it stops the device on purpose: a check of the interpreter, after which a GPU would do nothing more.
+    /// Whether the test stops the device on purpose, to check an error report. A GPU could not be used after it.
     fn stops_device(&self) -> bool {
         self.path.contains("reported")
     }
 }
 
-/// How a test ended.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// It passed.
     Passed,
     /// It cannot run on this device, for this reason.
     Skipped(String),
-    /// It failed: the message of its panic, with the place.
+    /// It failed, with the message and location of its panic.
     Failed(String),
 }
 
@@ -52,13 +53,13 @@ pub enum Outcome {
 #[derive(Debug, Clone, Copy)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A test begins.
+    /// A test starts.
     Started(&'static str),
-    /// A test has ended, after this time.
+    /// A test ended after this time.
     Ended(&'static str, &'a Outcome, Duration),
 }
 
-/// The tests that the device can run and whose names contain one of `filters`, or all without a filter; in their order.
+/// The tests that the device can run and whose names contain one of `filters`, or all without a filter, in their order.
 pub fn list(filters: &[String]) -> Vec<Test> {
     let own: [&[Test]; 4] =
         [device::tests::TESTS, matrix::tests::TESTS, pages::tests::TESTS, states::tests::TESTS];
@@ -69,11 +70,11 @@ pub fn list(filters: &[String]) -> Vec<Test> {
     all.filter(|test| is_chosen(test) && !(is_card() && test.stops_device())).collect()
 }
 
-/// Loads an image of kernels, compressed as the crate's folder `image` has it, and one of its kernels: a driver compiles it then,
-/// if it has not before.
+/// Loads an image, in the compressed format of the crate's folder `image`, and looks up one of its kernels. This makes
+/// a driver compile the image unless it has it cached.
 ///
 /// # Errors
-/// What the device says of a text that it does not take.
+/// Any error of the device.
 pub fn load_image<D: Device>(device: &D, name: &str, image: &[u8]) -> Result<(), Error> {
     let refused = |reason: String| Error::Kernel { kernel: name.to_owned(), reason };
     let text = unpacked(image).map_err(|e| refused(e.to_string()))?;
@@ -85,11 +86,11 @@ pub fn load_image<D: Device>(device: &D, name: &str, image: &[u8]) -> Result<(),
 }
 
 thread_local! {
-    /// Where and with which message the test of this thread panicked.
+    /// Message and location of the panic of this thread's test.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs tests, `n_threads` at a time; `report` is called from their threads.
+/// Runs tests, `n_threads` at a time. `report` is called from their threads.
 pub fn run(tests: &[Test], n_threads: usize, report: &(dyn Fn(Event<'_>) + Sync)) {
     let usual = panic::take_hook();
     panic::set_hook(Box::new(|info| PANIC.set(Some(info.to_string()))));

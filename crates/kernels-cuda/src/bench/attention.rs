@@ -1,4 +1,5 @@
-//! Attention over keys and values in pages, which launches take in turn, and the store of those of prefill rows.
+//! Cases of paged attention, whose launches rotate over several sets of pages, and of the store of prefill rows' keys
+//! and values.
 
 use super::between::Room;
 use super::case::{Case, Form, Op, Phase};
@@ -13,7 +14,7 @@ use crate::{
     rounds_results,
 };
 
-/// Measures cases of attention, or of what stores keys and values.
+/// Measures cases of attention, or of the kernel that stores keys and values.
 pub(super) fn run<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -29,7 +30,7 @@ pub(super) fn run<D: Target>(
     })
 }
 
-/// Rows of a step with keys and values for each turn.
+/// The lists and pages of a step, for each turn.
 struct Step<'a, D: Target> {
     bench: &'a Bench<D>,
     case: &'a Case,
@@ -45,10 +46,10 @@ struct Step<'a, D: Target> {
     out: Buffer<D>,
     positions: Buffer<D>,
     seq_of_row: Buffer<D>,
-    /// For each turn those of all sequences, or of all rows.
+    /// Page tables of each turn: one list for all sequences, and one for all rows.
     bases: Buffer<D>,
     slots: Buffer<D>,
-    /// Pages in the order of a pool that was used for a while.
+    /// Page numbers in random order, as in a pool that has been in use.
     words: Buffer<D>,
 }
 
@@ -64,7 +65,7 @@ impl<'a, D: Target> Step<'a, D> {
         let n_pages = n_turns * n_seqs * of_seq;
         let mut words: Vec<u32> = (0..n_pages as u32).collect();
         Random(17).shuffle(&mut words);
-        // Each decode row is the last position of its sequence, prefill rows are the last ones of one.
+        // Decode rows are the last positions of their sequences; prefill rows are the last positions of one sequence.
         let seq = |row: usize| if case.phase == Phase::Decode { row } else { 0 };
         let position = |row: usize| match case.phase {
             Phase::Decode => kv_len - 1,
@@ -160,12 +161,12 @@ impl<'a, D: Target> Step<'a, D> {
         bench.measure(report, self.case, self.n_turns, &launch, &found)
     }
 
-    /// With the store of new keys and values, and with quantized results.
+    /// Decode attention that also stores the new keys and values and quantizes its results.
     fn decode(&self, report: &mut Report<'_>) -> Result<(), BenchError> {
         let (bench, case, q_cols) = (self.bench, self.case, self.case.shape.q_cols());
         let &Step { kv_len, .. } = self;
         let (n_heads, head_dim) = (case.shape.n_heads, case.shape.head_dim);
-        // The runtime plans launches for whole splits.
+        // The runtime rounds the context up to whole splits.
         let max_kv_len = kv_len.next_multiple_of(256);
         let (device, stream) = (&bench.device, &bench.stream);
         let scratch =
@@ -190,7 +191,7 @@ impl<'a, D: Target> Step<'a, D> {
         bench.measure(report, case, self.n_turns, &launch, &found)
     }
 
-    /// With results for the product after it.
+    /// Prefill attention that also rounds its results for the next product.
     fn prefill(&self, report: &mut Report<'_>) -> Result<(), BenchError> {
         let (bench, case, q_cols) = (self.bench, self.case, self.case.shape.q_cols());
         let arithmetic = AttentionArithmetic::Tensor;

@@ -1,5 +1,5 @@
-//! Operations between products: norms and gated activations with the rows that they leave for the product after them, and the
-//! choice of tokens.
+//! Operations between products: norms and gated activations, which also write the operand of the next product, and
+//! token selection.
 
 use super::case::{Case, Form, Op, Phase};
 use super::device::{Bench, Target};
@@ -26,7 +26,7 @@ pub(super) fn run<D: Target>(
     })
 }
 
-/// Room for what is left for a product.
+/// Buffers for the operand of the next product.
 pub(super) enum Room<D: Target> {
     Quantized(QuantizedRows<D>),
     Halves(HalfRows<D>),
@@ -47,7 +47,7 @@ impl<D: Target> Room<D> {
         })
     }
 
-    /// Its rows, which operations leave in the launch that makes them.
+    /// The operand that a norm or an activation writes in its own launch, if the form has one.
     pub(super) fn rows(&self, n: usize, n_cols: usize) -> Option<ProductRows<'_, D>> {
         match self {
             Self::Quantized(room) => Some(room.rows(0, n, n_cols).into()),
@@ -60,7 +60,7 @@ impl<D: Target> Room<D> {
     }
 }
 
-/// A norm or a gated activation with its results in the form of a case.
+/// Runs a norm or a gated activation that writes the operand of the next product in the form of a case.
 fn leaves<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -80,7 +80,7 @@ fn leaves<D: Target>(
     let parts = is_split.then(|| HalfRows::new(&bench.device, 2 * b, n_cols)).transpose()?;
     let launch = |_: usize| {
         if let Some(to) = room.rows(b, n_cols) {
-            // Prefill rows are read by products alone.
+            // Only products read prefill rows.
             let out = (case.phase == Phase::Decode).then_some(out);
             return match is_norm {
                 true => quantize_norm(kernels, stream, &of_rows, x, out, to),
@@ -119,7 +119,7 @@ fn greedy<D: Target>(
     bench.measure(report, case, 1, &launch, &found)
 }
 
-/// Lists as top-p asks for them: the best tokens, shares of all tokens at a temperature of one, and a draw.
+/// Shortlists as top-p sampling requests them: the best tokens, the shares of all tokens at temperature 1, and a draw.
 fn shortlist<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,

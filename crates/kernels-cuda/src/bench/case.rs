@@ -1,5 +1,5 @@
-//! What is measured: a case is an operation of a step at one size, with the bytes that it has to move and the operations that it
-//! has to compute; the plan is all cases, the most valuable first.
+//! The plan of the benchmark. A case is an operation of a step at one size, with the bytes that it has to move and the
+//! arithmetic that it has to do. The plan lists all cases, the most valuable ones first.
 
 use realizar_quant::BlockType;
 
@@ -10,7 +10,7 @@ use crate::{
     MAX_GATED_ROWS, Matrix, is_worth_sorting, is_worth_splitting, takes_parts, takes_quantized,
 };
 
-/// The kind of a step.
+/// The phase of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
     Decode,
@@ -20,22 +20,22 @@ pub(super) enum Phase {
 /// An operation of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Op {
-    /// A norm, with what it leaves for the product after it.
+    /// A norm, with the operand of the next product.
     Norm,
     Qkv,
-    /// Rotation and store of heads, which attention of decode rows does itself.
+    /// Rotary embedding and key-value store. Decode attention does both itself.
     RopeStore,
     Attention,
     Output,
-    /// With the gated activation, where one launch makes both.
+    /// Includes the gated activation where one launch computes both.
     GateUp,
-    /// A gated activation of its own, with what it leaves for the product after it.
+    /// A separate gated activation, with the operand of the next product.
     Activation,
     Down,
     Head,
     Router,
     Route,
-    /// Of pairs by expert.
+    /// Sorts pairs by expert.
     Sort,
     ExpertGateUp,
     ExpertActivation,
@@ -69,7 +69,7 @@ impl Op {
         }
     }
 
-    /// Whether it is a product of rows with matrices that all of them share.
+    /// Whether it is a product with matrices that all rows share.
     pub(super) fn is_product(self) -> bool {
         matches!(
             self,
@@ -77,13 +77,13 @@ impl Op {
         )
     }
 
-    /// Whether it is a product of rows with their experts.
+    /// Whether it is a product of rows with their experts' matrices.
     pub(super) fn is_of_experts(self) -> bool {
         matches!(self, Self::ExpertGateUp | Self::ExpertDown)
     }
 }
 
-/// The form of a product's activations, and so what comes before it leaves.
+/// The form of a product's activations, which the operation before it writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     F32,
@@ -91,11 +91,11 @@ pub(super) enum Form {
     Int8,
     /// BF16 in blocks (`--cuda-bf16-decode`).
     Bf16,
-    /// Two parts of BF16.
+    /// Two BF16 parts.
     Parts,
     /// Half precision, for `mma.sync`.
     Half,
-    /// Half precision in the order of `wgmma`.
+    /// Half precision in the layout of `wgmma`.
     Wgmma,
 }
 
@@ -111,10 +111,10 @@ impl Form {
         }
     }
 
-    /// Bytes of a row of so many columns, that a product of `batch` rows reads.
+    /// Bytes of a row of `n_cols` activations, as a product of `batch` rows reads it.
     fn row_bytes(self, n_cols: usize, batch: usize) -> usize {
         match self {
-            // A block of 32 has a head of 8 bytes.
+            // Each block of 32 has an 8-byte head.
             Self::Int8 => n_cols + n_cols / 4,
             Self::Bf16 => 2 * n_cols + n_cols / 4,
             Self::Half | Self::Wgmma => 2 * n_cols,
@@ -124,11 +124,11 @@ impl Form {
     }
 }
 
-/// Bytes that an operation has to move, and operations that it has to compute, multiplications and additions.
+/// The bytes that an operation has to move, and its additions and multiplications.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Work {
     pub(super) bytes: f64,
-    /// Zero of what computes next to nothing.
+    /// Zero for operations with a negligible amount.
     pub(super) flops: f64,
 }
 
@@ -139,22 +139,22 @@ pub(super) struct Case {
     pub(super) phase: Phase,
     pub(super) op: Op,
     pub(super) form: Form,
-    /// Of the weights: of queries and keys, then of values; otherwise one, or none.
+    /// Types of the weights: of Q and K, then of V; otherwise one type, or none.
     pub(super) types: Vec<BlockType>,
-    /// Sequences, or rows of a prompt.
+    /// Sequences of a decode step, or rows of a prefill step.
     pub(super) batch: usize,
-    /// What the last row of each sequence sees, of attention.
+    /// Positions that the last row of each sequence attends to, for attention.
     pub(super) positions: Option<usize>,
 }
 
 impl Case {
-    /// Whether it can share its weights with another.
+    /// Whether two cases can share weights.
     pub(super) fn is_like(&self, other: &Self) -> bool {
         let key = |case: &Self| (case.shape.name, case.phase, case.op);
         key(self) == key(other) && self.types == other.types
     }
 
-    /// Types and rows of the matrices: neighbours of one type are one.
+    /// Types and row counts of the matrices. Neighbours of one type are merged.
     pub(super) fn matrices(&self) -> Vec<(BlockType, usize)> {
         let Shape { dim, hidden_dim, vocab_size, .. } = self.shape;
         let (q, kv) = (self.shape.q_cols(), self.shape.kv_cols());
@@ -184,7 +184,7 @@ impl Case {
         }
     }
 
-    /// Rows of all matrices together; of an expert, where there are experts.
+    /// Rows of all matrices together; with experts, of one expert.
     pub(super) fn n_rows(&self) -> usize {
         let rows: usize = self.matrices().iter().map(|m| m.1).sum();
         match self.shape.experts {
@@ -193,22 +193,22 @@ impl Case {
         }
     }
 
-    /// Bytes of the matrices on a device, those of all experts included.
+    /// Bytes of the matrices on a device, including those of all experts.
     pub(super) fn weight_bytes(&self) -> usize {
         let n_cols = self.n_cols();
         self.matrices().iter().map(|&(ty, n)| Matrix::<Driver>::bytes(ty, n, n_cols)).sum()
     }
 
-    /// Whether the product ends with the gated activation.
+    /// Whether the product includes the gated activation.
     pub(super) fn is_gated(&self) -> bool {
         let few = matches!(self.form, Form::Int8 | Form::Bf16) && self.batch <= MAX_GATED_ROWS;
-        // Results in F16 would have a scale for each row.
+        // F16 results would need a scale for each row.
         let grouped = self.form == Form::Wgmma && !self.types.contains(&BlockType::F16);
         self.op == Op::GateUp && (few || grouped)
     }
 
-    /// Whether steps of the size have a launch of the operation: the product of few decode rows makes their activation, and few
-    /// pairs are not sorted.
+    /// Whether a step of this size launches the operation. With few decode rows the gate and up product includes the
+    /// activation, and few pairs are not sorted.
     fn is_launched(&self) -> bool {
         match (self.op, self.phase, self.shape.experts) {
             (Op::Activation, ..) => !Self { op: Op::GateUp, ..self.clone() }.is_gated(),
@@ -219,16 +219,16 @@ impl Case {
         }
     }
 
-    /// What the operation moves and computes. Caches are taken to be perfect within a launch.
+    /// The bytes and arithmetic of the operation, assuming perfect caches within a launch.
     pub(super) fn work(&self) -> Work {
         let Shape { dim, hidden_dim, vocab_size, head_dim, .. } = self.shape;
         let (b, q, kv) = (self.batch, self.shape.q_cols(), self.shape.kv_cols());
         let moved = |bytes: usize| Work { bytes: bytes as f64, flops: 0.0 };
-        // What is left for a product, with F32 values where these are read, too.
+        // The operand of the next product, and the F32 values where other operations read them.
         let left = |n_cols: usize| match self.form {
             Form::Half | Form::Wgmma => self.form.row_bytes(n_cols, b),
             Form::Int8 | Form::Bf16 => 4 * n_cols + self.form.row_bytes(n_cols, b),
-            // A launch of its own splits rows.
+            // Rows are split by a separate launch.
             Form::Parts if is_worth_splitting(b) => 12 * n_cols,
             Form::Parts | Form::F32 => 4 * n_cols,
         };
@@ -237,11 +237,11 @@ impl Case {
             op if op.is_of_experts() => self.expert_product(),
             Op::Norm => moved(4 * dim + b * (4 * dim + left(dim))),
             Op::Activation => moved(b * (8 * hidden_dim + left(hidden_dim))),
-            // Heads and angles come in, queries go out in F32, keys and values in F16.
+            // Reads heads and angles; writes queries in F32, and keys and values in F16.
             Op::RopeStore => moved(b * (4 * (q + 2 * kv) + 4 * head_dim + 4 * q + 4 * kv)),
             Op::Attention => self.attention(),
             Op::Greedy => moved(4 * b * vocab_size),
-            // Two launches read the logits.
+            // Both launches read the logits.
             Op::Shortlist => moved(8 * b * vocab_size),
             _ => {
                 let of = self.shape.experts.expect("an operation of experts");
@@ -280,7 +280,7 @@ impl Case {
     fn expert_product(&self) -> Work {
         let of = self.shape.experts.expect("an operation of experts");
         let (b, n_rows, n_cols) = (self.batch, self.n_rows(), self.n_cols());
-        // Experts of a row share its values in front of the gate, and have their own after it.
+        // The experts of a row share its values before the gate, and have separate ones after it.
         let x_cols = if self.op == Op::ExpertDown { of.n_chosen * n_cols } else { n_cols };
         let of_row = self.form.row_bytes(x_cols, b) + 4 * of.n_chosen * n_rows;
         let used = mean_used(&of, b) / of.n_experts as f64;
@@ -308,7 +308,7 @@ impl Case {
     }
 }
 
-/// Cases of an operation: every batch in every form.
+/// All cases of an operation: every batch in every form.
 fn cases(
     sizes: &Sizes,
     shape: Shape,
@@ -336,7 +336,7 @@ fn cases(
     all.filter(|case| case.is_launched()).collect()
 }
 
-/// The forms in which a step of a kind can multiply weights of a type.
+/// The forms in which a phase can multiply weights of a type.
 fn forms(phase: Phase, ty: BlockType) -> &'static [Form] {
     let has_wgmma = crate::WgmmaKernels::<Driver>::takes(ty);
     match phase {
@@ -348,7 +348,7 @@ fn forms(phase: Phase, ty: BlockType) -> &'static [Form] {
     }
 }
 
-/// The same of experts.
+/// The forms in which a phase can multiply experts of a type.
 fn expert_forms(phase: Phase, ty: BlockType) -> &'static [Form] {
     match phase {
         Phase::Decode if takes_quantized(ty) => &[Form::Int8],
@@ -357,11 +357,11 @@ fn expert_forms(phase: Phase, ty: BlockType) -> &'static [Form] {
     }
 }
 
-/// The weights of Q4_K_M files.
+/// The weight types of Q4_K_M files.
 const MIXED: [BlockType; 2] = [BlockType::Q4_K, BlockType::Q6_K];
 
-/// All cases, the most valuable first: the products of Q4_K_M and BF16, attention, prompts, what is between products, and then
-/// other types and the model of experts. With `only_types`, products with weights of these types alone.
+/// All cases, the most valuable first: products of Q4_K_M and BF16, attention, prefill, operations between products,
+/// then other types and the MoE model. With `only_types`, only products with weights of these types.
 pub(super) fn plan(sizes: &Sizes, only_types: &[BlockType]) -> Vec<Case> {
     use BlockType::{BF16, F32, Q4_K, Q6_K, Q8_0};
     use Phase::{Decode, Prefill};
@@ -498,20 +498,20 @@ mod tests {
         };
         let at = |positions, case| Case { positions: Some(positions), ..case };
         let cases: [(Case, u64, u64); 18] = [
-            // 28672 rows of 4096 weights, 16 blocks of 144 bytes each. A row of 4096 bytes and 128 heads of 8 comes in;
-            // 14336 values go out, as F32 and quantized.
+            // 28672 rows of 4096 weights, 16 blocks of 144 bytes each. The input is a row of 4096 bytes and 128 heads
+            // of 8; the output is 14336 values, in F32 and quantized.
             (
                 dense(Decode, GateUp, Int8, &[Q4_K], 1),
                 66_060_288 + 5120 + 57_344 + 17_920,
                 234_881_024,
             ),
-            // More rows have no gate in the end.
+            // Larger batches have no gate in the epilogue.
             (
                 dense(Decode, GateUp, Int8, &[Q4_K], 32),
                 66_060_288 + 32 * (5120 + 114_688),
                 32 * 234_881_024,
             ),
-            // Blocks of 210 bytes are packed in 256 columns of 128, 64 and 18 bytes; the residual comes in.
+            // Blocks of 210 bytes, packed per 256 columns as 128, 64 and 18 bytes; the residual is read.
             (
                 dense(Decode, Down, Int8, &[Q6_K], 1),
                 4096 * 56 * 210 + 17_920 + 2 * 16_384,
@@ -528,7 +528,7 @@ mod tests {
                 5120 * 2304 + 1024 * 3360 + 5120 + 24_576,
                 2 * 6144 * 4096,
             ),
-            // Activations in parts are split by the product where they are few, and before it otherwise: two of 2 bytes.
+            // Few activations are split inside the product, more before it: two parts of 2 bytes.
             (
                 dense(Decode, Output, Parts, &[BF16], 8),
                 2 * 4096 * 4096 + 8 * 3 * 16_384,
@@ -544,19 +544,19 @@ mod tests {
                 2 * 28_672 * 4096 + 512 * (8192 + 28_672),
                 512 * 234_881_024,
             ),
-            // 256 positions of 1024 keys and values in F16; heads come in, results go out twice.
+            // 256 positions of 1024 keys and values in F16; heads are read, results are written twice.
             (
                 at(256, dense(Decode, Attention, Int8, &[], 8)),
                 8 * (256 * 4096 + 4 * 6144 + 16_384 + 5120),
                 8 * 4 * 256 * 4096,
             ),
-            // Rows see 1 to 512 positions: 131328 pairs.
+            // Rows attend to 1 to 512 positions: 131328 pairs.
             (
                 at(512, dense(Prefill, Attention, Half, &[], 512)),
                 512 * (4096 + 16_384 + 8192),
                 4 * 131_328 * 4096,
             ),
-            // The last 512 of 4096 positions: those before each row, 512 * 3584 + 131328 pairs.
+            // The last 512 of 4096 positions: 512 * 3584 pairs with earlier positions, and 131328.
             (
                 at(4096, dense(Prefill, Attention, Wgmma, &[], 512)),
                 4096 * 4096 + 512 * (16_384 + 8192),
@@ -565,7 +565,7 @@ mod tests {
             (dense(Decode, Norm, Int8, &[], 8), 16_384 + 8 * (16_384 + 16_384 + 5120), 0),
             (dense(Prefill, Norm, Wgmma, &[], 512), 16_384 + 512 * (16_384 + 8192), 0),
             (dense(Decode, Activation, Int8, &[], 32), 32 * (3 * 57_344 + 17_920), 0),
-            // Parts are split by a launch of its own: read again, and written.
+            // A separate launch splits the rows: it reads them again and writes the parts.
             (dense(Decode, Norm, Parts, &[], 32), 16_384 + 32 * 4 * 16_384, 0),
             (dense(Prefill, RopeStore, F32, &[], 512), 512 * (24_576 + 512 + 16_384 + 4096), 0),
             (dense(Decode, Greedy, F32, &[], 8), 8 * 513_024, 0),
@@ -590,7 +590,7 @@ mod tests {
         for (i, case) in plan.iter().enumerate() {
             assert!(!plan[..i].contains(case), "{case:?} twice");
         }
-        // What one GPU of 80 GB has to hold at once: weights, and keys and values of the longest contexts.
+        // The memory that an 80 GB GPU must hold at once: weights, and keys and values of the longest contexts.
         let rotated = Sizes::real().rotated_bytes;
         for case in &plan {
             let held = case.weight_bytes().max(case.work().bytes as usize) + rotated;

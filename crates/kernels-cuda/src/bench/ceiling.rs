@@ -1,4 +1,4 @@
-//! What the device does at best: reads and copies of memory that no cache holds, and launches that do nothing.
+//! The ceilings of the device: reads and copies that miss every cache, and empty launches.
 
 use super::device::{Bench, Target};
 use super::measure::WARM_REPLAYS;
@@ -9,17 +9,17 @@ use crate::image::Image;
 use crate::{BenchError, Buffer, Error};
 
 const IMAGE: &[u8] = include_bytes!("../../image/ceiling.ptx.br");
-/// Threads of a block that reads, and bytes that it reads at once, as `cuda/ceiling.cu` has them.
+/// Threads of a reading block, and bytes that each reads at once, as in `cuda/ceiling.cu`.
 const READ_THREADS: u32 = 512;
 const CHUNK: usize = 64 << 10;
-/// Blocks that read in turn: two, four and eight for each multiprocessor of GPUs with 132 and with 108.
+/// Grid sizes that are tried: two, four and eight blocks per multiprocessor of GPUs with 132 and with 108.
 const BLOCKS: [u32; 6] = [264, 528, 1056, 216, 432, 864];
-/// Reads and copies of a graph, replays that count, and launches that do nothing.
+/// Reads and copies per graph, measured replays, and empty launches per graph.
 const IN_GRAPH: usize = 3;
 const REPLAYS: usize = 7;
 const N_LAUNCHES: usize = 500;
 
-/// A launch of `nothing`.
+/// The kernel `nothing`.
 pub(super) struct Nothing<D: Target>(D::Function);
 
 impl<D: Target> Nothing<D> {
@@ -41,7 +41,7 @@ impl<D: Target> Nothing<D> {
     }
 }
 
-/// Writes a ceiling, or something else that is not of a model.
+/// Writes a ceiling, or another row that belongs to no model.
 pub(super) fn write(
     report: &mut Report<'_>,
     name: &str,
@@ -55,7 +55,7 @@ pub(super) fn write(
     report.say(&format!("{name} {launch}: {value} {unit}"))
 }
 
-/// Measures reads, whose best rate is the ceiling of the rows that follow, and copies.
+/// Measures reads and copies. The best read rate is the ceiling of the rows that follow.
 pub(super) fn memory<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -88,8 +88,8 @@ pub(super) fn memory<D: Target>(
             arguments: &arguments,
         };
         let times = bench.replayed(IN_GRAPH, n_replays, &|_| {
-            // SAFETY: the arguments are those of `read_all` in order: the buffer has so many chunks. There are no more blocks
-            // than chunks, and the sums have a word for each chunk. Both live until all replays were waited for.
+            // SAFETY: the arguments are those of `read_all` in order: the buffer has so many chunks. There are no more
+            // blocks than chunks, and the sums have a word for each chunk. Both live until all replays have run.
             unsafe { bench.device.launch(&bench.stream, &launch) }
         })?;
         let mut found = vec![0u32; n_blocks as usize];
@@ -111,15 +111,15 @@ pub(super) fn memory<D: Target>(
     let half = n_bytes / 2;
     let times = bench.replayed(IN_GRAPH, n_replays, &|_| {
         let at = from.address();
-        // SAFETY: both halves are inside of the buffer, which lives until all replays were waited for.
+        // SAFETY: both halves lie inside the buffer, which lives until all replays have run.
         unsafe { bench.device.copy(&bench.stream, at + half as u64, at, half) }
     })?;
-    // Bytes that are read, and as many that are written.
+    // Bytes that are read; as many are written.
     let rate = per_second(n_bytes, &times);
     write(report, "copy", mode, (rate.map(|rate| rate / 1e9), "GB/s"))
 }
 
-/// What a launch costs in a graph that does nothing else.
+/// Measures the cost of a launch in a graph of empty launches.
 pub(super) fn launches<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -131,7 +131,7 @@ pub(super) fn launches<D: Target>(
     write(report, "launch_in_graph", bench.launch_mode(), (time, "us"))
 }
 
-/// The sum of the words of so many values of [`Bench::values`], modulo 2^32.
+/// The sum of the words of the first `n` values of [`Bench::values`], modulo 2^32.
 fn sum_of_values(n: usize) -> u32 {
     let values = Random(11).floats(super::device::DISTINCT_VALUES.min(n));
     let sum = |values: &[f32]| values.iter().fold(0u32, |sum, x| sum.wrapping_add(x.to_bits()));

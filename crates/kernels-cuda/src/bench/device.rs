@@ -1,4 +1,4 @@
-//! A device that is measured: the kernels on it, memory with values that look like those of models, and the names of what an
+//! A device under measurement: its kernels, memory filled with realistic values, and the names of the kernels that an
 //! operation launches.
 
 use std::cell::RefCell;
@@ -19,23 +19,23 @@ use crate::{
     pack_rows, packed_row_bytes,
 };
 
-/// Positions of a page, as the runtime has them.
+/// Positions of a page, as in the runtime.
 pub(super) const PAGE_LEN: usize = 32;
-/// Rows of weights that differ, and rows that are uploaded: the others are copies on the device.
+/// Distinct rows of weights, and rows that are uploaded. The remaining rows are copies made on the device.
 const DISTINCT_ROWS: usize = 16;
 const UPLOADED_ROWS: usize = 256;
-/// Activations and results repeat a pattern of at most this many values.
+/// Period of the pattern that activations and results repeat.
 pub(super) const DISTINCT_VALUES: usize = 1 << 16;
 
-/// A device whose kernels can be measured, or only run.
+/// A device on which kernels are measured, or only run.
 pub(super) trait Target: Device {
-    /// Whether it is a GPU: times of others are no measurements.
+    /// Whether it is a GPU. On other devices times are meaningless.
     const IS_GPU: bool;
 
-    /// That it has the instructions of [`WgmmaKernels`].
+    /// Checks that the device has the instructions of [`WgmmaKernels`].
     fn check_wgmma(&self) -> Result<(), Error>;
 
-    /// Queues and runs work, and names the kernels that it launched.
+    /// Runs work and returns the names of the kernels that it launched.
     fn launched(
         &self,
         stream: &Self::Stream,
@@ -65,7 +65,7 @@ impl Target for Driver {
 impl Target for Interpreter {
     const IS_GPU: bool = false;
 
-    /// Threads that copy nothing end without a wait, which a GPU allows and the interpreter reports.
+    /// The copying warp group has threads that end without a wait, which a GPU allows and the interpreter reports.
     fn check_wgmma(&self) -> Result<(), Error> {
         if self.launches_early() {
             let (kernel, reason) = ("wgmma".to_owned(), "some threads do not wait".to_owned());
@@ -87,14 +87,14 @@ impl Target for Interpreter {
     }
 }
 
-/// Packed rows of weights by type, columns and number.
+/// Packed rows of weights by type, number of columns and number of rows.
 type Packed = RefCell<HashMap<(BlockType, usize, usize), Rc<Vec<u8>>>>;
 
-/// Kernels on a device, in one way of launching them.
+/// Kernels on a device, with plain or with dependent launches.
 pub(super) struct Bench<D: Target> {
     pub(super) device: Arc<D>,
     pub(super) kernels: Arc<Kernels<D>>,
-    /// Whether the device has the instructions of the next.
+    /// Whether the device has the instructions of `wgmma`.
     has_wgmma: bool,
     wgmma: OnceLock<WgmmaKernels<D>>,
     pub(super) stream: D::Stream,
@@ -111,22 +111,22 @@ impl<D: Target> Bench<D> {
         Ok(Self { device, kernels, has_wgmma, wgmma, stream, sizes: sizes.clone(), packed })
     }
 
-    /// What launches do with the one in front of them, as rows say it.
+    /// How launches relate to the launch before them, as named in the rows.
     pub(super) fn launch_mode(&self) -> &'static str {
         if self.device.launches_early() { "dependent" } else { "plain" }
     }
 
-    /// Whether the device has the kernels of a case.
+    /// Whether the device can run a case.
     pub(super) fn has_kernels(&self, case: &Case) -> bool {
         case.form != Form::Wgmma || self.has_wgmma
     }
 
-    /// The kernels of a prepared case that takes them.
+    /// The `wgmma` kernels, which [`Self::prepare`] has loaded.
     pub(super) fn wgmma(&self) -> &WgmmaKernels<D> {
         self.wgmma.get().expect("the cases that take them were prepared")
     }
 
-    /// Loads the kernels of cases, each image in a thread of its own: a driver may have to compile them.
+    /// Loads the kernels of the cases, each image in its own thread because the driver may have to compile it.
     pub(super) fn prepare(&self, cases: &[&Case]) -> Result<(), Error> {
         let (mut types, mut of_experts, mut specs) = (Vec::new(), Vec::new(), Vec::new());
         for case in cases {
@@ -169,7 +169,7 @@ impl<D: Target> Bench<D> {
         })
     }
 
-    /// Keys and values of a case's attention, or of what stores them, in F16.
+    /// The F16 keys and values of an attention or key-value store case.
     pub(super) fn kv_spec(&self, case: &Case, n_pages: usize) -> KvSpec {
         KvSpec {
             ty: BlockType::F16,
@@ -181,12 +181,12 @@ impl<D: Target> Bench<D> {
         }
     }
 
-    /// Copies of `n_bytes` bytes that launches take in turn, so that they come from memory.
+    /// Number of copies of `n_bytes` over which launches rotate, so that each reads from memory instead of a cache.
     pub(super) fn n_copies(&self, n_bytes: usize) -> usize {
         self.sizes.rotated_bytes.div_ceil(n_bytes.max(1)).max(1)
     }
 
-    /// Fills memory: a pattern goes up once, and is repeated by copies on the device.
+    /// Fills memory with a pattern, which is uploaded once and repeated by copies on the device.
     pub(super) fn fill(&self, buffer: &Buffer<D>, pattern: &[u8]) -> Result<(), Error> {
         let n_bytes = buffer.n_bytes();
         let mut done = pattern.len().min(n_bytes);
@@ -194,7 +194,7 @@ impl<D: Target> Bench<D> {
         while done < n_bytes {
             let n = done.min(n_bytes - done);
             let at = buffer.address();
-            // SAFETY: both ranges are inside of the buffer, and the second begins where the first ends or after that.
+            // SAFETY: both ranges lie inside the buffer, and the second begins at or after the end of the first.
             unsafe { self.device.copy(&self.stream, at + done as u64, at, n) }?;
             done += n;
         }
@@ -209,14 +209,14 @@ impl<D: Target> Bench<D> {
         Ok(buffer)
     }
 
-    /// Room for `n` results, which are not numbers before there are any.
+    /// A buffer for `n` results, filled with NaN.
     pub(super) fn results(&self, n: usize) -> Result<Buffer<D>, Error> {
         let buffer = Buffer::new(&self.device, "results", 4 * n)?;
         self.fill(&buffer, &vec![0xff; 4 * DISTINCT_VALUES.min(n)])?;
         Ok(buffer)
     }
 
-    /// A list of numbers.
+    /// A list of numbers on the device.
     pub(super) fn numbers(&self, numbers: &[u32]) -> Result<Buffer<D>, Error> {
         Buffer::with(&self.device, &self.stream, "a list", numbers)
     }
@@ -235,14 +235,14 @@ impl<D: Target> Bench<D> {
         Ok(matrix)
     }
 
-    /// Copies of a case's matrices, which its launches take in turn.
+    /// Copies of a case's matrices, over which its launches rotate.
     pub(super) fn copies(&self, case: &Case) -> Result<Vec<Vec<Matrix<D>>>, BenchError> {
         let of = |(ty, n)| self.matrix(ty, n, case.n_cols());
         let make = |_| case.matrices().into_iter().map(of).collect();
         (0..self.n_copies(case.weight_bytes())).map(make).collect()
     }
 
-    /// The first rows of a matrix.
+    /// The packed distinct rows of a matrix.
     fn packed(
         &self,
         ty: BlockType,
@@ -262,7 +262,7 @@ impl<D: Target> Bench<D> {
         let mut rows = vec![0; n * row_bytes];
         let mut random = Random(7 + n_cols as u64);
         for row in rows.chunks_exact_mut(row_bytes) {
-            // Sums of products stay of the size of activations.
+            // Keeps sums of products in the range of activations.
             let values: Vec<f32> =
                 (0..n_cols).map(|_| random.float() / (n_cols as f32).sqrt()).collect();
             realizar_quant::quantize(ty, &values, row).map_err(wrong)?;
@@ -275,7 +275,7 @@ impl<D: Target> Bench<D> {
         Ok(packed)
     }
 
-    /// The bytes of random values in F16, for keys and values.
+    /// Random F16 values as bytes, for keys and values.
     pub(super) fn f16_pattern(&self) -> Vec<u8> {
         let values = Random(13).floats(DISTINCT_VALUES);
         values.iter().flat_map(|&x| realizar_quant::half_bytes::f32_to_f16(x)).collect()

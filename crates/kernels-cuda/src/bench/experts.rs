@@ -1,4 +1,4 @@
-//! The layers of a model of experts: routes, products of rows with their experts, and what lies between these.
+//! Cases of MoE layers: routing, products with experts, and the operations between them.
 
 use super::case::{Case, Form, Op, Phase};
 use super::device::{Bench, Target};
@@ -13,7 +13,7 @@ use crate::{
     half_type, is_worth_sorting, quantize, round_rows, route, sort_by_expert,
 };
 
-/// Measures cases of one operation with the same weights.
+/// Measures cases of one operation that share weights.
 pub(super) fn run<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -27,7 +27,7 @@ pub(super) fn run<D: Target>(
     report.each(cases, bench.launch_mode(), |report, case| product(bench, report, case, &copies))
 }
 
-/// What pairs of a step are sorted for; not at all, where few decode rows share an expert.
+/// The tiles that the pairs of a step are sorted into; none if few decode rows share an expert.
 fn tiles(case: &Case, of: &Experts) -> Option<PairTiles> {
     let n_pairs = case.batch * of.n_chosen;
     match case.phase {
@@ -36,7 +36,7 @@ fn tiles(case: &Case, of: &Experts) -> Option<PairTiles> {
     }
 }
 
-/// A product, with copies of the matrices and sets of routes in turn. Pairs are sorted before.
+/// Measures a product, rotating over copies of the matrices and sets of routes. Pairs are sorted beforehand.
 fn product<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -111,7 +111,7 @@ fn product<D: Target>(
     }
 }
 
-/// The choice of experts, the sorting of pairs, the activation and the sum.
+/// Measures routing, sorting, the activation or the combination of results.
 fn between<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,

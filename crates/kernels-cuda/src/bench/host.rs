@@ -1,4 +1,4 @@
-//! What a launch and a copy take of the host, alone and beside work that keeps the GPU busy.
+//! Host time of a launch and of a copy, alone and while the GPU is busy.
 
 use std::time::Instant;
 
@@ -7,20 +7,20 @@ use super::device::{Bench, Target};
 use super::report::Report;
 use crate::{BenchError, Buffer, Error};
 
-/// How often something is measured.
+/// Measurements per value.
 const RUNS: usize = 9;
-/// Bytes of a large copy, and of what keeps the GPU busy, and copies of that.
+/// Bytes of a large copy and of the copy that keeps the GPU busy, and how often the latter is repeated.
 const LARGE: usize = 256 << 20;
 const BUSY_BYTES: usize = 1 << 30;
 const BUSY_COPIES: usize = 20;
 /// Launches that are queued together.
 const N_LAUNCHES: usize = 500;
-/// Words of a small copy; and copies that the driver's queue takes without a wait, more than the ring of pinned memory has
-/// places.
+/// Words of a small copy, and the number of copies: more than the ring of pinned memory holds, and few enough for the
+/// driver's queue.
 const SMALL_WORDS: usize = 1024;
 const SMALL_COPIES: usize = 32;
 
-/// The median of several times, in seconds.
+/// The median time in seconds.
 fn median(mut once: impl FnMut() -> Result<f64, Error>) -> Result<f64, Error> {
     let mut times = (0..RUNS).map(|_| once()).collect::<Result<Vec<_>, _>>()?;
     times.sort_by(f64::total_cmp);
@@ -33,7 +33,7 @@ fn timed(work: impl FnOnce() -> Result<(), Error>) -> Result<f64, Error> {
     Ok(start.elapsed().as_secs_f64())
 }
 
-/// Work that keeps a GPU busy for some milliseconds.
+/// Copies that keep a GPU busy for some milliseconds.
 struct Busy<'a, D: Target> {
     bench: &'a Bench<D>,
     buffer: Buffer<D>,
@@ -43,13 +43,13 @@ impl<D: Target> Busy<'_, D> {
     fn queue(&self) -> Result<(), Error> {
         let (at, half) = (self.buffer.address(), BUSY_BYTES / 2);
         (0..BUSY_COPIES).try_for_each(|_| {
-            // SAFETY: both halves are inside of the buffer, which callers keep until the stream was waited for.
+            // SAFETY: both halves lie inside the buffer, which callers keep until the stream has been waited for.
             unsafe { self.bench.device.copy(&self.bench.stream, at + half as u64, at, half) }
         })
     }
 }
 
-/// Measures them on a GPU.
+/// Measures launches and copies on a GPU.
 pub(super) fn run<D: Target>(bench: &Bench<D>, report: &mut Report<'_>) -> Result<(), BenchError> {
     let (device, stream, mode) = (&bench.device, &bench.stream, bench.launch_mode());
     let synchronize = || device.synchronize(stream);

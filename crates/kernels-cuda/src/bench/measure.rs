@@ -1,5 +1,5 @@
-//! The time of a case: launches that take copies of their weights in turn are captured in a graph, which is replayed between
-//! two events.
+//! Measures the time of a case. Launches that rotate over copies of their weights are captured in a graph, which is
+//! replayed between two events.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use super::device::{Bench, Target};
 use super::report::{Report, Row, Time};
 use crate::{BenchError, Captured, Error};
 
-/// How long a replay should take: the first launch of a graph waits for microseconds that others do not.
+/// Target duration of a replay in seconds. The first launch of a graph waits for microseconds that the others do not.
 const REPLAY: f64 = 2.5e-3;
-/// Bytes and operations of a second, and the time beside them, by which a replay's launches are counted.
+/// Bytes and operations per second, and the overhead of a launch in seconds, by which the number of launches per replay
+/// is estimated.
 const BYTES: f64 = 2.0e12;
 const FLOPS: f64 = 150.0e12;
 const LAUNCH: f64 = 3.0e-6;
-/// Launches of a graph at most, unless copies are more.
+/// The maximum number of launches of a graph, unless there are more copies.
 const MAX_LAUNCHES: usize = 1000;
-/// Replays before those that count, and those that count.
+/// Warm-up replays, and measured replays.
 pub(super) const WARM_REPLAYS: usize = 2;
 const REPLAYS: usize = 9;
 
-/// Launches of a graph: all of `n_turns` equally often, for about [`REPLAY`].
+/// Number of launches of a graph: a multiple of `n_turns` that takes about [`REPLAY`].
 fn n_launches(case: &Case, n_turns: usize) -> usize {
     let work = case.work();
     let time = (work.bytes / BYTES).max(work.flops / FLOPS) + LAUNCH;
@@ -49,7 +50,7 @@ impl<D: Target> Bench<D> {
         report.row(&Row { case, kernels: &kernels, launch, time, ceiling })
     }
 
-    /// Microseconds of a launch; none where these are no measurement.
+    /// Time of a launch in microseconds; none if the device is not measured.
     fn time(
         &self,
         case: &Case,
@@ -65,7 +66,7 @@ impl<D: Target> Bench<D> {
         Ok(Some(Time::of(&times[WARM_REPLAYS..], n)))
     }
 
-    /// The times of `n_replays` replays of `n` launches.
+    /// The durations of `n_replays` replays of `n` launches.
     pub(super) fn replayed(
         &self,
         n: usize,
@@ -85,7 +86,7 @@ impl<D: Target> Bench<D> {
 }
 
 impl Time {
-    /// Of a launch, from replays of `n` launches.
+    /// Median and minimum per launch, from replays of `n` launches.
     pub(super) fn of(replays: &[Duration], n: usize) -> Self {
         let mut us: Vec<f64> = replays.iter().map(|t| t.as_secs_f64() * 1e6 / n as f64).collect();
         us.sort_by(f64::total_cmp);

@@ -1,8 +1,10 @@
-//! `bench_cuda`: the time of each kernel of decode and prefill steps at the shapes of models, beside what the GPU does at best.
+//! `bench_cuda`: measures each kernel of decode and prefill steps at the shapes of models, against the ceilings of the
+//! GPU.
 //!
-//! Weights, keys and values come from memory: launches take copies in turn that no cache holds together. Activations are those
-//! of the launch before, as in a step. A time is the median of replays of a graph, divided by its launches, so it includes the
-//! gap to the next launch. On the interpreter of PTX the same code runs small shapes, and reports no times.
+//! Launches rotate over copies of weights, keys and values that no cache can hold, so these are read from memory.
+//! Activations are those that the launch before has read, as in a step. A time is the median over replays of a graph,
+//! divided by its launches, so it includes the gap to the next launch. On the PTX interpreter the same code runs small
+//! shapes and reports no times.
 
 mod attention;
 mod between;
@@ -32,10 +34,11 @@ use self::shape::Sizes;
 use crate::device::{Driver, Interpreter};
 use crate::{BenchError, Error};
 
-/// Runs the program with its arguments (without its name); `--help` writes them. What people read goes to `out`.
+/// Runs the program with its arguments (without its name) and writes the output for people to `out`; `--help` lists the
+/// arguments.
 ///
 /// # Errors
-/// Arguments that it does not have, and what the device reports. A case that fails alone is a row of its own.
+/// Unknown arguments, and any error of the device. The failure of a single case is written as a row instead.
 pub fn run(args: impl IntoIterator<Item = String>, out: &mut dyn Write) -> Result<(), BenchError> {
     let options = Options::parse(args)?;
     let mut report = Report::new(out, options.json.as_deref(), &options.only, options.seconds)?;
@@ -59,7 +62,7 @@ pub fn run(args: impl IntoIterator<Item = String>, out: &mut dyn Write) -> Resul
     }
 }
 
-/// Opens the device in each way of launching, and measures.
+/// Opens the device with plain and with dependent launches, and measures.
 fn measured(sizes: &Sizes, options: &Options, report: &mut Report<'_>) -> Result<(), BenchError> {
     if options.interpreter {
         let open = || Interpreter::new(Checks::FAST, usize::MAX);
@@ -75,7 +78,7 @@ fn measured(sizes: &Sizes, options: &Options, report: &mut Report<'_>) -> Result
     session(devices, sizes, options, report)
 }
 
-/// A GPU as JSON.
+/// Describes a GPU as JSON.
 fn described(device: &Driver) -> String {
     let gpu = device.card();
     let mut object = Object::new("gpu");
@@ -84,7 +87,7 @@ fn described(device: &Driver) -> String {
     object.end()
 }
 
-/// Measures everything on a device in each way of launching.
+/// Measures everything on a device, once for each launch mode.
 fn session<D: Target>(
     devices: Vec<D>,
     sizes: &Sizes,
@@ -136,7 +139,7 @@ fn session<D: Target>(
     report.end(n_wanted, start.elapsed().as_secs_f64())
 }
 
-/// The cases of a list that are wanted in the way of launching of a bench, and that it has kernels of.
+/// The cases of a list that are selected in a bench's launch mode and that it has kernels for.
 fn wanted<'a, D: Target>(
     report: &Report<'_>,
     bench: &Bench<D>,
@@ -168,14 +171,14 @@ fn of_group<D: Target>(
 mod tests {
     use super::*;
 
-    /// Runs the program and returns what it wrote for people.
+    /// Runs the program and returns its output.
     fn run_with(args: &[&str]) -> Result<String, BenchError> {
         let mut out = Vec::new();
         run(args.iter().map(|&arg| arg.to_owned()), &mut out)?;
         Ok(String::from_utf8(out).unwrap())
     }
 
-    /// Every case launches and has finite results, and dependent launches wait where they have to.
+    /// Every case launches and has finite results, and dependent launches wait where they must.
     #[test]
     fn every_case_runs_on_the_interpreter() {
         let plan = plan(&Sizes::small(), &[]);

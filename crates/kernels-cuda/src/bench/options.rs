@@ -1,4 +1,4 @@
-//! Arguments of the program.
+//! Command-line options of `bench_cuda`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -22,7 +22,7 @@ Usage: bench_cuda [OPTIONS]
   --seconds N      start no case after so many seconds (default: 75)
   --json FILE      write a JSON object a line, each as soon as it is known";
 
-/// What is to be done.
+/// The requested action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     Measure,

@@ -12,7 +12,7 @@ use crate::{
 };
 use crate::{Buffer, Error};
 
-/// Results that are read.
+/// Number of results that are read and checked.
 const CHECKED: usize = 1024;
 
 /// The first results of a buffer.
@@ -22,12 +22,12 @@ pub(super) fn first<D: Target>(bench: &Bench<D>, out: &Buffer<D>) -> Result<Vec<
     Ok(values)
 }
 
-/// Rows in one buffer, one directly below the other.
+/// A buffer as contiguous rows.
 pub(super) fn rows<D: Target>(buffer: &Buffer<D>, n_rows: usize, n_cols: usize) -> Rows<'_, D> {
     Rows::new(buffer, 0, n_rows, n_cols, n_cols)
 }
 
-/// What a form of decode rows is quantized to.
+/// The quantization of decode rows in a form.
 pub(super) fn quant_type(form: Form) -> QuantType {
     match form {
         Form::Bf16 => QuantType::Bf16,
@@ -35,7 +35,7 @@ pub(super) fn quant_type(form: Form) -> QuantType {
     }
 }
 
-/// Measures cases of one operation with the same weights.
+/// Measures cases of one operation that share weights.
 pub(super) fn run<D: Target>(
     bench: &Bench<D>,
     report: &mut Report<'_>,
@@ -60,7 +60,7 @@ fn product<D: Target>(
     let residual_at = has_residual.then(|| bench.values(b * n_rows)).transpose()?;
     let residual = residual_at.as_ref().map(|at| rows(at, b, n_rows));
     let found = || first(bench, &out_at);
-    // Each matrix with its columns of results.
+    // Each matrix with its first column of results.
     let parts = |turn: usize| {
         copies[turn].iter().scan(0, |end, matrix| {
             let at = *end;

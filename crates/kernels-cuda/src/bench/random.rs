@@ -1,6 +1,6 @@
 //! Pseudo-random numbers for weights, activations and routes.
 
-/// Numbers that look random, the same in every run.
+/// A linear congruential generator with the same numbers in every run.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {
@@ -10,19 +10,19 @@ impl Random {
         (self.0 >> 33) as u32
     }
 
-    /// Below `n`, which is small.
+    /// A number below `n`, which must be small.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.bits() as usize % n
     }
 
-    /// Puts a list in another order.
+    /// Permutes a list.
     pub(super) fn shuffle<T>(&mut self, list: &mut [T]) {
         for i in (1..list.len()).rev() {
             list.swap(i, self.below(i + 1));
         }
     }
 
-    /// From -1 up to 1.
+    /// A number in [-1, 1).
     pub(super) fn float(&mut self) -> f32 {
         (self.bits() >> 7) as f32 / (1 << 23) as f32 - 1.0
     }

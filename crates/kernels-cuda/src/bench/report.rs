@@ -1,5 +1,5 @@
-//! What is written: a table for people, and one JSON object a line, each as soon as it is known, so that a run that is cut off keeps
-//! what it has.
+//! The output: a table for people and one JSON object per line. Each row is written as soon as it is known, so that an
+//! interrupted run keeps its results.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -10,29 +10,29 @@ use std::time::{Duration, Instant};
 use super::case::{Case, Phase};
 use crate::BenchError;
 
-/// Times of one case, in microseconds of a launch of all its kernels.
+/// Times of a case in microseconds per launch of all its kernels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Time {
     pub(super) median: f64,
     pub(super) min: f64,
 }
 
-/// What was found of a case.
+/// The result of a case.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Row<'a> {
     pub(super) case: &'a Case,
-    /// The kernels that it launched.
+    /// Names of the launched kernels.
     pub(super) kernels: &'a [String],
-    /// How they were launched.
+    /// The launch mode.
     pub(super) launch: &'static str,
-    /// None where time is no measurement.
+    /// None if the device is not measured.
     pub(super) time: Option<Time>,
-    /// Bytes that a second reads at best, if that was measured.
+    /// The measured read rate of the GPU in bytes per second.
     pub(super) ceiling: Option<f64>,
 }
 
 impl Row<'_> {
-    /// GB/s, TFLOP/s, and the share of the ceiling, as far as they are known.
+    /// GB/s, TFLOP/s and the share of the ceiling, as far as they are known.
     fn rates(&self) -> [Option<f64>; 3] {
         let work = self.case.work();
         let per_second = |n: f64| self.time.map(|time| n / (time.median / 1e6));
@@ -42,7 +42,7 @@ impl Row<'_> {
         [bytes.map(|n| n / 1e9), flops.map(|n| n / 1e12), share]
     }
 
-    /// As one JSON object.
+    /// Formats the row as a JSON object.
     pub(super) fn json(&self) -> String {
         let Case { shape, phase, op, form, batch, positions, .. } = self.case;
         let work = self.case.work();
@@ -65,7 +65,7 @@ impl Row<'_> {
         object.end()
     }
 
-    /// As a line of the table.
+    /// Formats the row as a line of the table.
     fn line(&self) -> String {
         let or_dash = |x: Option<f64>, digits: usize| match x {
             Some(x) => format!("{x:.digits$}"),
@@ -95,7 +95,7 @@ fn types(case: &Case) -> String {
     case.types.iter().map(|ty| ty.name()).collect::<Vec<_>>().join("+")
 }
 
-/// A case in words, which `--only` searches.
+/// The description of a case that `--only` searches.
 pub(super) fn label(case: &Case, launch: &str) -> String {
     let mut label = format!("{} {}", case.shape.name, phase_name(case.phase));
     let (op, form, types) = (case.op.name(), case.form.name(), types(case));
@@ -109,11 +109,11 @@ pub(super) fn label(case: &Case, launch: &str) -> String {
     label + " " + launch
 }
 
-/// A JSON object that is written member by member.
+/// A JSON object under construction.
 pub(super) struct Object(String);
 
 impl Object {
-    /// One that begins with its kind.
+    /// Begins an object of a kind.
     pub(super) fn new(kind: &str) -> Self {
         let mut object = Self("{".to_owned());
         object.text("row", kind);
@@ -144,7 +144,7 @@ impl Object {
         self
     }
 
-    /// A whole number, or null.
+    /// Adds an integer or null.
     pub(super) fn number(&mut self, name: &str, value: Option<usize>) -> &mut Self {
         let to = self.name(name);
         match value {
@@ -154,7 +154,7 @@ impl Object {
         self
     }
 
-    /// A number of six digits, or null; JSON has no others than finite ones.
+    /// Adds a number with six significant digits, or null. JSON has no infinities and no NaN.
     pub(super) fn float(&mut self, name: &str, value: Option<f64>) -> &mut Self {
         let to = self.name(name);
         match value.filter(|value| value.is_finite()) {
@@ -181,14 +181,14 @@ impl Object {
     }
 }
 
-/// Where rows go, and which are wanted.
+/// The destinations of the output, and the selection of cases.
 pub(super) struct Report<'a> {
     out: &'a mut dyn Write,
     json: Option<(File, String)>,
-    /// Alternatives of words that a label must all contain.
+    /// Alternatives, each a list of words that a label must all contain.
     only: Vec<Vec<String>>,
     end: Instant,
-    /// Bytes that a second reads at best.
+    /// The measured read rate in bytes per second.
     pub(super) ceiling: Option<f64>,
     n_rows: usize,
     n_failed: usize,
@@ -227,7 +227,7 @@ impl<'a> Report<'a> {
         Instant::now() < self.end
     }
 
-    /// Whether a case is wanted: all are without a filter.
+    /// Whether a case is selected; without a filter, all are.
     pub(super) fn wants(&self, case: &Case, launch: &str) -> bool {
         let label = label(case, launch).to_lowercase();
         let has = |words: &Vec<String>| words.iter().all(|word| label.contains(word.as_str()));
@@ -243,10 +243,10 @@ impl<'a> Report<'a> {
         writeln!(self.out, "{line}").and_then(|()| self.out.flush()).map_err(wrong)
     }
 
-    /// Writes an object for programs.
+    /// Writes a JSON object.
     pub(super) fn record(&mut self, object: &str) -> Result<(), BenchError> {
         let Some((file, path)) = &mut self.json else { return Ok(()) };
-        // One call of the system a line: a run that is killed leaves whole ones.
+        // Writes a whole line by one system call, so that a killed run leaves no partial lines.
         let written = file.write_all(format!("{object}\n").as_bytes());
         written.map_err(|e| BenchError::File { path: path.clone(), reason: e.to_string() })
     }
@@ -257,7 +257,7 @@ impl<'a> Report<'a> {
         self.say(&row.line())
     }
 
-    /// Runs cases one by one, as long as there is time. One that fails does not keep others from running.
+    /// Runs cases one by one while there is time. The failure of a case does not stop the others.
     pub(super) fn each(
         &mut self,
         cases: &[&Case],
@@ -273,7 +273,7 @@ impl<'a> Report<'a> {
         Ok(())
     }
 
-    /// Notes the error of a case, and passes on one after which nothing else runs.
+    /// Records the error of a case; returns it only if nothing can run after it.
     pub(super) fn unless_fatal(
         &mut self,
         label: &str,
@@ -286,7 +286,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    /// Notes that a run has ended, and what it left out.
+    /// Records the end of the run and the number of cases that were left out.
     pub(super) fn end(&mut self, n_cases: usize, seconds: f64) -> Result<(), BenchError> {
         let n_left = n_cases.saturating_sub(self.n_rows + self.n_failed);
         let mut object = Object::new("end");
@@ -297,7 +297,7 @@ impl<'a> Report<'a> {
         self.say(&object)
     }
 
-    /// Notes that cases have no row, and why.
+    /// Records a failed case and its error.
     fn failed(&mut self, label: &str, reason: &str) -> Result<(), BenchError> {
         self.n_failed += 1;
         self.record(&Object::new("failed").text("case", label).text("reason", reason).end())?;

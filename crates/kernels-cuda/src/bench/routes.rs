@@ -1,12 +1,13 @@
-//! The routes of a step's rows to experts, as a router of a trained model spreads them.
+//! Routes of rows to experts, spread over the experts as by the router of a trained model.
 
 use super::random::Random;
 use super::shape::Experts;
 
-/// Sets of routes that launches of several rows take in turn.
+/// Sets of routes over which launches of several rows rotate.
 const N_SETS: usize = 4;
 
-/// The experts of each row of a set of routes, ascending. A single row's sets use all experts before one of them again.
+/// The experts of each row of a set, ascending. The sets of a single row use every expert once before any is used
+/// again.
 fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
     let shuffled = |random: &mut Random| {
         let mut all: Vec<usize> = (0..of.n_experts).collect();
@@ -25,12 +26,12 @@ fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
     (0..n_rows).map(|_| sorted(shuffled(&mut random)[..of.n_chosen].to_vec())).collect()
 }
 
-/// Sets of routes for steps of so many rows.
+/// Number of sets of routes for steps of `n_rows` rows.
 pub(super) fn n_sets(of: &Experts, n_rows: usize) -> usize {
     if n_rows == 1 { of.n_experts / of.n_chosen } else { N_SETS }
 }
 
-/// The experts that a step uses, as the mean of its sets of routes.
+/// Mean number of experts that a step uses, over its sets of routes.
 pub(super) fn mean_used(of: &Experts, n_rows: usize) -> f64 {
     let used = |set: usize| {
         let mut all = chosen(of, n_rows, set).concat();
@@ -42,7 +43,7 @@ pub(super) fn mean_used(of: &Experts, n_rows: usize) -> f64 {
     (0..n).map(used).sum::<usize>() as f64 / n as f64
 }
 
-/// Routes as [`route`](crate::route()) writes them, with equal factors.
+/// Routes in the format of [`route`](crate::route()), with equal factors.
 pub(super) fn routes(of: &Experts, n_rows: usize, set: usize) -> Vec<f32> {
     let of_row = |row: Vec<usize>| {
         let factors = std::iter::repeat_n(1.0 / of.n_chosen as f32, of.n_chosen);
@@ -66,7 +67,7 @@ mod tests {
             assert!(row.len() == 8 && row.is_sorted_by(|a, b| a < b), "{row:?}");
         }
         assert_eq!(mean_used(&of, 1), 8.0);
-        // 1 - (120 / 128)^8 of 128 experts are 51.6; all of them where there are many rows.
+        // The expectation is 1 - (120 / 128)^8 of 128 experts, 51.6. Many rows use all of them.
         assert!((48.0..55.0).contains(&mean_used(&of, 8)), "{}", mean_used(&of, 8));
         assert!(mean_used(&of, 512) > 127.9);
         assert_eq!(routes(&of, 1, 0)[8..], [0.125; 8]);

@@ -1,17 +1,17 @@
-//! The shapes that are measured: an 8B dense model and a 30B one of experts, and small ones for the interpreter.
+//! The measured shapes: an 8B dense model, a 30B MoE model, and small ones for the interpreter.
 
-/// A model, as far as its kernels see it.
+/// The dimensions of a model that determine its kernels' shapes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
     pub(super) dim: usize,
-    /// Of the gate; 0 in a model whose feed-forward layers are all experts.
+    /// Rows of the gate matrix; 0 if all feed-forward layers are MoE.
     pub(super) hidden_dim: usize,
     pub(super) n_heads: usize,
     pub(super) n_kv_heads: usize,
     pub(super) head_dim: usize,
     pub(super) vocab_size: usize,
-    /// Whether heads of queries and keys have a norm.
+    /// Whether query and key heads are normalized.
     pub(super) has_head_norms: bool,
     pub(super) experts: Option<Experts>,
 }
@@ -21,17 +21,17 @@ pub(super) struct Shape {
 pub(super) struct Experts {
     pub(super) n_experts: usize,
     pub(super) n_chosen: usize,
-    /// Of the gate of one expert.
+    /// Rows of the gate matrix of one expert.
     pub(super) hidden_dim: usize,
 }
 
 impl Shape {
-    /// Columns of the queries of a row.
+    /// Columns of all query heads.
     pub(super) fn q_cols(&self) -> usize {
         self.n_heads * self.head_dim
     }
 
-    /// Columns of the keys of a row.
+    /// Columns of all key heads.
     pub(super) fn kv_cols(&self) -> usize {
         self.n_kv_heads * self.head_dim
     }
@@ -63,25 +63,25 @@ pub(super) const EXPERTS: Shape = Shape {
     experts: Some(Experts { n_experts: 128, n_chosen: 8, hidden_dim: 768 }),
 };
 
-/// What is measured of the models.
+/// The models and the sizes at which they are measured.
 #[derive(Debug, Clone)]
 pub(super) struct Sizes {
     pub(super) dense: Shape,
     pub(super) experts: Shape,
-    /// Sequences of decode steps.
+    /// Batch sizes of decode steps.
     pub(super) batches: Vec<usize>,
-    /// Rows of prefill steps.
+    /// Row counts of prefill steps.
     pub(super) prefill: Vec<usize>,
-    /// Positions that attention sees.
+    /// Context lengths of attention.
     pub(super) positions: Vec<usize>,
-    /// Bytes that launches read before one of them reads the same again.
+    /// Bytes over which launches rotate before the same memory is read again.
     pub(super) rotated_bytes: usize,
     /// Bytes that the ceilings read and copy.
     pub(super) ceiling_bytes: usize,
 }
 
 impl Sizes {
-    /// Those of the models. Rotated bytes are ten times the 50 MB of an H100's L2.
+    /// The sizes for GPUs. Rotated bytes are ten times the 50 MB of an H100's L2.
     pub(super) fn real() -> Self {
         Self {
             dense: DENSE,
@@ -94,7 +94,7 @@ impl Sizes {
         }
     }
 
-    /// Small ones, which take the same kernels on the interpreter but for tiles of more rows.
+    /// Small sizes for the interpreter, which select the same kernels except for large tiles.
     pub(super) fn small() -> Self {
         Self {
             dense: Shape {

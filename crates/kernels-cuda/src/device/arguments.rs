@@ -1,4 +1,4 @@
-//! The arguments of a launch.
+//! Kernel arguments of a launch.
 
 use std::ops::Deref;
 
@@ -10,7 +10,7 @@ pub const MAX_ARGUMENTS: usize = 48;
 /// One argument of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Argument {
-    /// A pointer; 0 where a kernel allows none.
+    /// A pointer; 0 is null.
     Address(Address),
     /// `int`.
     I32(i32),
@@ -18,7 +18,7 @@ pub enum Argument {
     F32(f32),
 }
 
-/// Arguments one behind the other.
+/// A list of arguments that is built without an allocation.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     all: [Argument; MAX_ARGUMENTS],
@@ -26,7 +26,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Those of some parts, in their order.
+    /// Concatenates lists of arguments.
     pub(crate) fn of(parts: &[&[Argument]]) -> Self {
         let mut all = [Argument::I32(0); MAX_ARGUMENTS];
         let mut len = 0;

@@ -8,7 +8,7 @@ use cudarc::driver::sys;
 
 use crate::Error;
 
-/// What the driver says about a failed call.
+/// Wraps the driver's error of a call.
 pub(super) fn failed(call: &'static str) -> impl Fn(DriverError) -> Error {
     move |error| Error::Driver { call, reason: reason(error) }
 }
@@ -20,7 +20,7 @@ pub(super) fn reason(error: DriverError) -> String {
     }
 }
 
-/// The context of a card.
+/// The primary context of a GPU.
 pub(super) struct Context {
     device: sys::CUdevice,
     raw: sys::CUcontext,
@@ -42,9 +42,9 @@ impl Context {
         Ok(Self { device, raw })
     }
 
-    /// Makes this the context of the calling thread.
+    /// Makes this the current context of the calling thread.
     pub(super) fn enter(&self) -> Result<(), Error> {
-        // SAFETY: the context is retained as long as this lives.
+        // SAFETY: the context is retained for as long as this lives.
         unsafe { ctx::set_current(self.raw) }.map_err(failed("context"))
     }
 }
@@ -56,7 +56,7 @@ impl Drop for Context {
     }
 }
 
-/// Something that the driver made in a context, and how it is released.
+/// An object that the driver made in a context, with the function that releases it.
 pub(super) struct Owned<T: Copy> {
     context: Arc<Context>,
     pub(super) raw: T,

@@ -1,20 +1,21 @@
-//! Programmatic dependent launch: kernels that start before the launch in front of theirs has ended, and wait themselves.
+//! Programmatic dependent launch: kernels start before the launch before them has ended, and wait for it themselves.
 //!
-//! The instructions are those of capability 9.0, and images are for 8.0. So the text of an image is changed on its way to a
-//! device that launches early. Sources say where a kernel is done with what no other kernel writes, such as its weights: at
-//! `wait_for_launch` of `blocks.cuh`, which is a comment in the image. There it waits, and then lets the launch after it
-//! start; a kernel that says nothing waits before its first instruction. A launch that has started knows by that that
-//! everything in front of the one before it has ended, so at most two overlap.
+//! The instructions require capability 9.0, and images are compiled for 8.0, so the text of an image is changed when it
+//! is loaded on a device with dependent launches. Sources mark the point up to which a kernel reads nothing that
+//! another kernel writes, such as its weights: `wait_for_launch` of `blocks.cuh`, which is a comment in the image. The
+//! kernel waits there and then lets the next launch start. A kernel without the mark waits before its first
+//! instruction. A started launch thus implies that everything before its predecessor has ended, so at most two launches
+//! overlap.
 
-/// What `wait_for_launch` is in an image.
+/// The text of `wait_for_launch` in an image.
 const MARK: &str = "// wait for the launch in front";
-/// What becomes of it.
+/// The instructions that replace the mark.
 const WAIT: &str = "griddepcontrol.wait;\n\tgriddepcontrol.launch_dependents;";
 
-/// The text of a module whose kernels wait for the launch in front of theirs.
+/// Inserts waits into all kernels of a module.
 pub(crate) fn dependent(ptx: &str) -> String {
     let mut text = String::with_capacity(ptx.len() + ptx.len() / 16);
-    // Whether the kernel that the lines are of waits somewhere, and whether it has to before its next instruction.
+    // Whether the current kernel has a mark, and whether a wait is due before its next instruction.
     let (mut is_marked, mut is_due) = (true, false);
     let mut rest = ptx;
     for line in ptx.lines() {
@@ -38,7 +39,7 @@ pub(crate) fn dependent(ptx: &str) -> String {
                 text.push('\t');
                 text.push_str(WAIT);
             }
-            // Such loads promise that nobody writes while the kernel runs, which now begins earlier.
+            // These loads promise that the memory is not written while the kernel runs, which now starts earlier.
             _ => text.push_str(&line.replace("ld.global.nc.", "ld.global.")),
         }
         text.push('\n');

@@ -1,6 +1,6 @@
 //! The CUDA driver as a [`Device`], opened at run time.
 //!
-//! Without a driver, or with one that is too old, opening is an error and nothing panics.
+//! A missing or old driver is an error, never a panic.
 
 use std::ffi::{CString, c_void};
 use std::fmt;
@@ -16,33 +16,33 @@ use super::{Address, Argument, Device, DriverRank, Launch, MAX_ARGUMENTS};
 use crate::Error;
 use crate::error::Version;
 
-/// The oldest driver that reads the kernels: PTX 9.0 came with CUDA 13.0.
+/// Minimum driver version: PTX 9.0 was introduced with CUDA 13.0.
 const DRIVER: Version = Version { major: 13, minor: 0 };
-/// The lowest compute capability, that of the A100: the kernels are made for it.
+/// Minimum compute capability, that of the A100, for which the images are compiled.
 const CAPABILITY: Version = Version { major: 8, minor: 0 };
-/// The lowest of cards whose kernels can wait for the launch in front of theirs.
+/// Minimum compute capability for programmatic dependent launch.
 const EARLY_LAUNCHES: Version = Version { major: 9, minor: 0 };
 
-/// That of the only cards with products of groups of warps.
+/// The only compute capability with `wgmma`.
 const WGMMA: Version = Version { major: 9, minor: 0 };
 
-/// A card, opened by the CUDA driver. All that open the same card share its context.
+/// A GPU, opened through the CUDA driver. All openings of a GPU share its primary context.
 pub struct Driver {
     context: Arc<Context>,
     card: Card,
     launches_early: bool,
 }
 
-/// What a card is.
+/// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Card {
-    /// Its name.
+    /// Product name.
     pub name: String,
-    /// Its compute capability.
+    /// Compute capability.
     pub capability: Version,
-    /// The size of its memory in bytes.
+    /// Bytes of memory.
     pub n_bytes: usize,
-    /// The newest CUDA version that its driver knows.
+    /// The newest CUDA version that the driver supports.
     pub driver: Version,
     index: usize,
     device: sys::CUdevice,
@@ -54,38 +54,38 @@ impl fmt::Debug for Driver {
     }
 }
 
-/// The newest CUDA version that the driver knows.
+/// The newest CUDA version that the driver supports.
 ///
 /// # Errors
-/// [`Error::NoDriver`], or what the driver reports.
+/// [`Error::NoDriver`], or any error of the driver.
 fn driver_version() -> Result<Version, Error> {
     // SAFETY: the call only tries to open libraries by the names of the driver.
     if !unsafe { sys::is_culib_present() } {
         return Err(Error::NoDriver);
     }
     let mut raw = 0;
-    // SAFETY: the library is there; every version of the driver has this call, and it writes one integer.
+    // SAFETY: the library is loaded; every version of the driver has this call, and it writes one integer.
     let status = unsafe { sys::cuDriverGetVersion(&raw mut raw) };
     status.result().map_err(failed("version"))?;
     Ok(Version { major: raw as u32 / 1000, minor: raw as u32 % 1000 / 10 })
 }
 
-/// What is asked of a driver before a card is opened.
+/// The questions that are asked of a driver before a GPU is opened.
 trait Probe {
-    /// A card that was found.
+    /// A GPU that was found.
     type Found;
 
-    /// The newest CUDA version that the driver knows; [`Error::NoDriver`] where there is none.
+    /// The newest CUDA version that the driver supports; [`Error::NoDriver`] without a driver.
     fn version(&self) -> Result<Version, Error>;
 
-    /// Starts the driver, and counts its cards.
+    /// Initializes the driver and counts its GPUs.
     fn n_devices(&self) -> Result<usize, Error>;
 
-    /// A card, with its name and its compute capability.
+    /// A GPU, its name and its compute capability.
     fn device(&self, index: usize) -> Result<(Self::Found, String, Version), Error>;
 }
 
-/// The number of cards of a driver that reads the kernels.
+/// Number of GPUs, if the driver is new enough.
 fn n_devices(probe: &impl Probe) -> Result<usize, Error> {
     let found = probe.version()?;
     if found < DRIVER {
@@ -94,7 +94,7 @@ fn n_devices(probe: &impl Probe) -> Result<usize, Error> {
     probe.n_devices()
 }
 
-/// A card that runs the kernels, with its name and its compute capability.
+/// Finds a GPU that can run the kernels, with its name and its compute capability.
 fn find<P: Probe>(probe: &P, index: usize) -> Result<(P::Found, String, Version), Error> {
     let n = n_devices(probe)?;
     if index >= n {
@@ -107,7 +107,7 @@ fn find<P: Probe>(probe: &P, index: usize) -> Result<(P::Found, String, Version)
     Ok((device, name, found))
 }
 
-/// The driver of this machine.
+/// The installed driver.
 struct System;
 
 impl Probe for System {
@@ -143,15 +143,15 @@ impl Probe for System {
 }
 
 impl Driver {
-    /// The number of cards.
+    /// Number of GPUs.
     ///
     /// # Errors
-    /// [`Error::NoDriver`], [`Error::OldDriver`], or what the driver reports.
+    /// [`Error::NoDriver`], [`Error::OldDriver`], or any error of the driver.
     pub fn n_devices() -> Result<usize, Error> {
         n_devices(&System)
     }
 
-    /// What card number `index` is; nothing is opened.
+    /// Describes GPU number `index` without opening it.
     ///
     /// # Errors
     /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
@@ -163,10 +163,10 @@ impl Driver {
         Ok(Card { name, capability, n_bytes, driver: driver_version()?, index, device })
     }
 
-    /// Opens card number `index`.
+    /// Opens GPU number `index`.
     ///
     /// # Errors
-    /// As [`describe`](Self::describe), or what the driver reports.
+    /// As [`describe`](Self::describe), or any error of the driver.
     pub fn open(index: usize) -> Result<Self, Error> {
         let card = Self::describe(index)?;
         // SAFETY: the device comes from `device::get`.
@@ -174,10 +174,10 @@ impl Driver {
         Ok(Self { context, card, launches_early: false })
     }
 
-    /// The same with launches that start before the one in front of them has ended (programmatic dependent launch).
+    /// Switches to dependent launches, which start before the launch before them has ended.
     ///
     /// # Errors
-    /// [`Error::NoEarlyLaunches`] if the card's capability is below 9.0.
+    /// [`Error::NoEarlyLaunches`] if the GPU's compute capability is below 9.0.
     pub fn with_early_launches(self) -> Result<Self, Error> {
         let (name, found) = (self.card.name.clone(), self.card.capability);
         if found < EARLY_LAUNCHES {
@@ -186,21 +186,21 @@ impl Driver {
         Ok(Self { launches_early: true, ..self })
     }
 
-    /// That it runs the kernels of [`WgmmaKernels`](crate::WgmmaKernels).
+    /// Checks that the GPU can run the kernels of [`WgmmaKernels`](crate::WgmmaKernels).
     ///
     /// # Errors
-    /// [`Error::NoWgmma`] if the card's capability is another one than 9.0: no other has their instructions.
+    /// [`Error::NoWgmma`] unless the GPU's compute capability is exactly 9.0.
     pub fn check_wgmma(&self) -> Result<(), Error> {
         check_wgmma(&self.card.name, self.card.capability)
     }
 
-    /// What it is.
+    /// Properties of the GPU.
     pub fn card(&self) -> &Card {
         &self.card
     }
 }
 
-/// That a card has products of groups of warps.
+/// Checks the compute capability for `wgmma`.
 fn check_wgmma(name: &str, found: Version) -> Result<(), Error> {
     if found == WGMMA {
         return Ok(());
@@ -208,11 +208,11 @@ fn check_wgmma(name: &str, found: Version) -> Result<(), Error> {
     Err(Error::NoWgmma { name: name.to_owned(), found, needed: WGMMA })
 }
 
-/// A module of the driver.
+/// A loaded module.
 #[derive(Debug)]
 pub struct DriverModule(Arc<Owned<sys::CUmodule>>);
 
-/// A kernel of the driver, which keeps its module loaded.
+/// A kernel, which keeps its module loaded.
 pub struct DriverFunction {
     raw: sys::CUfunction,
     name: String,
@@ -230,7 +230,7 @@ impl fmt::Debug for DriverFunction {
     }
 }
 
-/// A stream of the driver.
+/// A stream and its staging memory for uploads.
 pub struct DriverStream(Owned<sys::CUstream>, Mutex<Staging>);
 
 impl fmt::Debug for DriverStream {
@@ -239,11 +239,11 @@ impl fmt::Debug for DriverStream {
     }
 }
 
-/// An event of the driver.
+/// A recorded event.
 #[derive(Debug)]
 pub struct DriverEvent(Owned<sys::CUevent>);
 
-/// A captured graph of the driver, ready to run.
+/// An instantiated graph.
 #[derive(Debug)]
 pub struct DriverGraph(Owned<sys::CUgraphExec>);
 
@@ -291,7 +291,7 @@ impl Device for Driver {
         self.context.enter()?;
         let refused = |reason| Error::Kernel { kernel: name.to_owned(), reason };
         let text = CString::new(ptx).map_err(|e| refused(e.to_string()))?;
-        // SAFETY: the image is PTX that ends with a zero, as the driver asks for.
+        // SAFETY: the image is zero-terminated PTX, as the driver requires.
         let raw = unsafe { module::load_data(text.as_ptr().cast()) };
         let raw = raw.map_err(|e| refused(reason(e)))?;
         Ok(DriverModule(Arc::new(self.own(raw, module::unload))))
@@ -349,7 +349,7 @@ impl Device for Driver {
             return Err(Error::Driver { call: "upload", reason: reason.to_owned() });
         }
         let mut staging = stream.1.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: the caller vouches for the range; the stream is not captured, and the places are those of it alone.
+        // SAFETY: the caller vouches for the range; the stream is not captured, and it alone uses this staging memory.
         let queued = unsafe { staging.upload(&self.context, stream.0.raw, to, bytes) };
         queued.map_err(failed("upload"))
     }
@@ -437,7 +437,7 @@ impl Device for Driver {
         let captured = unsafe { stream::end_capture(stream.0.raw) }.map_err(failed("capture"))?;
         let captured = self.own(captured, graph::destroy);
         let flags = sys::CUgraphInstantiate_flags(0);
-        // SAFETY: the graph is valid until `captured` is dropped, and what is made of it stands alone.
+        // SAFETY: the graph is valid until `captured` is dropped; the instantiated graph does not depend on it.
         let raw = unsafe { graph::instantiate(captured.raw, flags) }.map_err(failed("graph"))?;
         Ok(DriverGraph(self.own(raw, graph::exec_destroy)))
     }
@@ -503,7 +503,7 @@ impl Device for Driver {
 mod tests {
     use super::*;
 
-    /// A driver of this version, if there is one, with cards of these compute capabilities.
+    /// A driver of this version, if any, with GPUs of these compute capabilities.
     struct Fake(Option<(u32, u32)>, &'static [(u32, u32)]);
 
     fn version((major, minor): (u32, u32)) -> Version {

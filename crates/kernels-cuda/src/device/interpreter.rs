@@ -1,4 +1,4 @@
-//! The interpreter of PTX as a [`Device`], on which the kernels run without a card.
+//! The PTX interpreter as a [`Device`], which runs the kernels without a GPU.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,7 +9,7 @@ use realizar_ptx as ptx;
 use super::{Address, Argument, Device, Launch};
 use crate::Error;
 
-/// An interpreted device. It checks what kernels do, and is thousands of times slower than a card.
+/// An interpreted device. It checks every access and is thousands of times slower than a GPU.
 pub struct Interpreter {
     device: Mutex<ptx::Device>,
     n_bytes: usize,
@@ -23,13 +23,13 @@ impl fmt::Debug for Interpreter {
 }
 
 impl Interpreter {
-    /// A device with `n_bytes` of memory that makes these checks.
+    /// Creates a device with `n_bytes` of memory and the given checks.
     pub fn new(checks: ptx::Checks, n_bytes: usize) -> Self {
         let device = Mutex::new(ptx::Device::with_memory(checks, n_bytes));
         Self { device, n_bytes, launches_early: false }
     }
 
-    /// The same with kernels that wait themselves for the launch in front of theirs, which is checked.
+    /// Switches to dependent launches, whose waits are checked.
     #[must_use]
     pub fn with_early_launches(self) -> Self {
         Self { launches_early: true, ..self }
@@ -40,17 +40,17 @@ impl Interpreter {
         self.get().used()
     }
 
-    /// Counts what each launch does from now on.
+    /// Starts counting what each launch does.
     pub fn start_counting(&self) {
         self.get().start_counting();
     }
 
-    /// Ends counting: what each launch did, in the order in which they ran.
+    /// Stops counting and returns the counts of each launch, in the order in which they ran.
     pub fn take_counts(&self) -> Vec<ptx::Counts> {
         self.get().take_counts()
     }
 
-    /// The interpreter itself.
+    /// Locks the interpreter.
     fn get(&self) -> MutexGuard<'_, ptx::Device> {
         self.device.lock().expect("no call of the interpreter panics")
     }
@@ -173,7 +173,7 @@ impl Device for Interpreter {
         self.record(stream)
     }
 
-    /// A nanosecond for each instruction of a warp.
+    /// One nanosecond per warp instruction.
     fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error> {
         let device = self.get();
         let passed = |event| device.instructions_at(event).map_err(failed("event"));

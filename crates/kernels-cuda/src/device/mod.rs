@@ -1,6 +1,6 @@
-//! What the crate needs of a device: [`Device`], which the [`Driver`] implements; memory that frees itself.
+//! Access to devices: the trait [`Device`], its implementation [`Driver`], and memory that is freed when dropped.
 //!
-//! Nothing here knows a kernel.
+//! This module knows no kernels.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -30,100 +30,99 @@ pub use nccl::DriverRank;
 /// An address in a device's memory.
 pub type Address = u64;
 
-/// One launch.
+/// A kernel launch.
 #[derive(Debug)]
 pub struct Launch<'a, F> {
     /// The kernel.
     pub function: &'a F,
-    /// Blocks by axis.
+    /// Grid dimensions in blocks.
     pub grid: [u32; 3],
-    /// Threads of a block by axis.
+    /// Block dimensions in threads.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory of a block; above 48 KiB the function must have been
-    /// [allowed](Device::allow_shared) as many.
+    /// Bytes of dynamic shared memory per block. More than 48 KiB must have been [allowed](Device::allow_shared) for
+    /// the function.
     pub shared_bytes: u32,
-    /// Whether it may start before the launch in front of it has ended (programmatic dependent launch): the kernel is one of
-    /// those that wait themselves.
+    /// Whether the launch may start before the launch before it has ended (programmatic dependent launch). The kernel
+    /// must wait itself.
     pub is_dependent: bool,
-    /// The kernel's parameters in order, at most [`MAX_ARGUMENTS`].
+    /// The kernel's arguments in order, at most [`MAX_ARGUMENTS`].
     pub arguments: &'a [Argument],
 }
 
-/// A device that runs modules of PTX: streams of work in order, memory by address, captured graphs.
+/// A device that runs PTX modules: ordered streams of work, addressed memory and captured graphs.
 ///
-/// The calls are those of the CUDA driver, and so is what they promise: work that is queued in a stream
-/// runs later, and its failure is reported by a later call.
+/// The calls mirror those of the CUDA driver, with the same guarantees: queued work runs later, and a later call
+/// reports its failure.
 pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// A loaded module.
     type Module: fmt::Debug + Send + Sync;
     /// A kernel of a loaded module.
     type Function: fmt::Debug + Send + Sync;
-    /// A queue of work.
+    /// An ordered queue of work.
     type Stream: fmt::Debug + Send + Sync;
     /// A point in a stream.
     type Event: fmt::Debug + Send + Sync;
     /// Captured work.
     type Graph: fmt::Debug + Send + Sync;
-    /// A device's place in a group of devices.
+    /// A device's rank in a group of devices.
     type Rank: fmt::Debug + Send + Sync;
 
     /// The device's name.
     fn name(&self) -> String;
 
-    /// Bytes of its memory that are free now.
+    /// Bytes of memory that are free now.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     fn free_bytes(&self) -> Result<usize, Error>;
 
-    /// Whether kernels wait themselves for the launch in front of theirs, and start before it has ended.
+    /// Whether launches are dependent, so that kernels start early and wait themselves.
     fn launches_early(&self) -> bool;
 
-    /// Loads a module; `name` is for messages.
+    /// Loads a module. Messages name it `name`.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the driver does not take it.
+    /// [`Error::Kernel`] if the driver rejects it.
     fn load(&self, name: &str, ptx: &str) -> Result<Self::Module, Error>;
 
-    /// A kernel by its name.
+    /// Looks up a kernel by name.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the module has none of that name.
+    /// [`Error::Kernel`] if the module has no kernel of that name.
     fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error>;
 
-    /// Lets launches of a kernel have that many bytes of dynamic shared memory.
+    /// Allows launches of a kernel to use this many bytes of dynamic shared memory.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the card has less for a block.
+    /// [`Error::Kernel`] if the device has less shared memory per block.
     fn allow_shared(&self, function: &Self::Function, n_bytes: u32) -> Result<(), Error>;
 
-    /// Allocates memory, aligned to 256 bytes; `what` is for messages.
+    /// Allocates memory, aligned to 256 bytes. Messages name it `what`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error>;
 
-    /// Frees memory, after all work that was queued. A failure is that of earlier work, and is left to the
-    /// next call that reports it.
+    /// Frees memory after all queued work. A failure is that of earlier work, and the next call reports it.
     ///
     /// # Safety
-    /// `address` comes from [`allocate`](Self::allocate), and nothing uses it any longer, no captured graph
-    /// that is still replayed among it.
+    /// `address` comes from [`allocate`](Self::allocate), and nothing uses the memory any longer, including captured
+    /// graphs that are still replayed.
     unsafe fn free(&self, address: Address);
 
-    /// A new stream, which waits for no other.
+    /// Creates a stream that is not ordered with any other.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     fn stream(&self) -> Result<Self::Stream, Error>;
 
-    /// Queues a copy from the host. The bytes are taken before this returns.
+    /// Queues a copy from the host. The bytes are read before this returns.
     ///
     /// # Safety
     /// `to` has `bytes.len()` bytes of one allocation.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error>;
 
     /// Waits for the stream and copies to the host.
@@ -132,7 +131,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// `from` has `to.len()` bytes of one allocation.
     ///
     /// # Errors
-    /// What the driver reports, the failure of earlier work among it.
+    /// Any error of the driver, including that of earlier work.
     unsafe fn download(
         &self,
         stream: &Self::Stream,
@@ -146,7 +145,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// `to` and `from` have `n_bytes` bytes of one allocation each, which do not overlap.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     unsafe fn copy(
         &self,
         stream: &Self::Stream,
@@ -158,84 +157,84 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// Queues a launch.
     ///
     /// # Safety
-    /// The arguments are of the number and types that the kernel has, a launch that is dependent is of a kernel that waits, and what it reads and writes
-    /// through their addresses is allocated until it has run, or for as long as the graph that it is
-    /// captured in is replayed.
+    /// The number and types of the arguments are those of the kernel. A dependent launch is of a kernel that waits.
+    /// Memory that the kernel accesses through its arguments stays allocated until it has run, or for as long as a
+    /// graph that captured the launch is replayed.
     ///
     /// # Errors
-    /// [`Error::Kernel`] for sizes that the device does not run.
+    /// [`Error::Kernel`] for sizes that the device cannot run.
     unsafe fn launch(
         &self,
         stream: &Self::Stream,
         launch: &Launch<'_, Self::Function>,
     ) -> Result<(), Error>;
 
-    /// Captures what is queued in the stream from now on, instead of running it.
+    /// Starts capturing a stream: work that is queued from now on is recorded instead of run.
     ///
     /// # Errors
-    /// If the stream is captured already.
+    /// If the stream is being captured already.
     fn begin_capture(&self, stream: &Self::Stream) -> Result<(), Error>;
 
-    /// Ends a capture.
+    /// Ends a capture and returns the captured work.
     ///
     /// # Errors
-    /// If the stream is not captured.
+    /// If the stream is not being captured.
     fn end_capture(&self, stream: &Self::Stream) -> Result<Self::Graph, Error>;
 
-    /// Queues captured work, with the addresses and arguments that it was captured with.
+    /// Queues captured work, with the addresses and arguments of the capture.
     ///
     /// # Safety
-    /// What the captured work reads and writes is still allocated.
+    /// All memory that the captured work accesses is still allocated.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     unsafe fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<(), Error>;
 
-    /// Marks the end of what is queued in a stream.
+    /// Records an event after all work queued in a stream.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
 
-    /// As [`record`](Self::record), with the time at which the stream passes it.
+    /// As [`record`](Self::record), with a time stamp.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error>;
 
     /// The time between two timed events of a stream that has passed both.
     ///
     /// # Errors
-    /// If one of them has no time or was not passed.
+    /// If one of them has no time stamp or has not been passed.
     fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error>;
 
-    /// Lets a stream wait until another has passed an event.
+    /// Makes a stream wait until another stream has passed an event.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error>;
 
-    /// Waits until all that is queued in a stream has run.
+    /// Waits until all work queued in a stream has run.
     ///
     /// # Errors
-    /// What the driver reports, the failure of a kernel among it.
+    /// Any error of the driver, including the failure of a kernel.
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error>;
 
-    /// Makes a group of devices, whose ranks are their places in the list.
+    /// Makes a group of devices. Their ranks are their positions in the list.
     ///
     /// # Errors
-    /// [`Error::NoNccl`], [`Error::OldNccl`], or what the library of a card's group reports.
+    /// [`Error::NoNccl`], [`Error::OldNccl`], or any error of the library that connects GPUs.
     fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error>;
 
-    /// Queues an exchange, which runs when every rank of the group runs its own: `n_bytes` bytes from each go to `to`,
-    /// one rank's after the other's. Streams of different ranks are waited for by different threads.
+    /// Queues an exchange, which runs when every rank of the group runs its own: `n_bytes` bytes of each rank are
+    /// written to `to`, in the order of the ranks. Different threads must wait for the streams of different ranks.
     ///
     /// # Safety
-    /// The rank is this device's. `from` has `n_bytes` bytes of one allocation, `to` as many for every rank, which do
-    /// not overlap; as of [`launch`](Self::launch), they stay.
+    /// The rank is this device's. `from` has `n_bytes` bytes of one allocation, `to` as many for every rank, and they
+    /// do not overlap. They stay allocated as for [`launch`](Self::launch).
     ///
     /// # Errors
-    /// What the driver reports, and that another rank has failed.
+    /// Any error of the driver, and the failure of another rank.
     unsafe fn all_gather(
         &self,
         rank: &Self::Rank,
@@ -245,11 +244,11 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
         n_bytes: usize,
     ) -> Result<(), Error>;
 
-    /// Lets all exchanges of a rank's group fail, those that others wait in included.
+    /// Makes all exchanges of a rank's group fail, including those that other ranks wait for.
     fn abort(rank: &Self::Rank);
 }
 
-/// Memory of a device, freed when neither a buffer nor captured work needs it any longer.
+/// Device memory, freed when neither a buffer nor captured work uses it.
 #[derive(Debug)]
 struct Memory<D: Device> {
     device: Arc<D>,
@@ -268,11 +267,11 @@ impl<D: Device> Drop for Memory<D> {
 pub(crate) type Held = Vec<Arc<dyn Any + Send + Sync>>;
 
 thread_local! {
-    /// What the work that this thread captures was given, if it captures any.
+    /// The memory that the work captured by this thread uses; none if nothing is captured.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Runs `work`, and returns the memory of all buffers whose addresses it requested, each once.
+/// Runs `work` and returns the memory of all buffers whose addresses it requested, each once.
 pub(crate) fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
     let before = HELD.replace(Some(Vec::new()));
     let result = work();
@@ -282,7 +281,7 @@ pub(crate) fn hold<T>(work: impl FnOnce() -> T) -> (T, Held) {
     (result, held)
 }
 
-/// Memory of a device, freed when it is dropped, or when the last captured work that uses it is.
+/// Device memory, freed when the buffer and the last captured work that uses it are dropped.
 #[derive(Debug)]
 pub struct Buffer<D: Device> {
     memory: Arc<Memory<D>>,
@@ -290,7 +289,7 @@ pub struct Buffer<D: Device> {
 }
 
 impl<D: Device> Buffer<D> {
-    /// Memory whose content is undefined; `what` is for messages.
+    /// Allocates memory with undefined content. Messages name it `what`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -300,10 +299,10 @@ impl<D: Device> Buffer<D> {
         Ok(Self { memory: Arc::new(Memory { device: Arc::clone(device), address }), n_bytes })
     }
 
-    /// Memory with the bytes of plain values.
+    /// Allocates memory and fills it with the bytes of plain values.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver reports.
+    /// [`Error::OutOfMemory`], or any error of the driver.
     pub fn with<T: bytemuck::NoUninit>(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -315,13 +314,13 @@ impl<D: Device> Buffer<D> {
         Ok(buffer)
     }
 
-    /// Queues a copy of plain values to `offset` bytes after the start.
+    /// Queues a copy of plain values to byte `offset` of the buffer.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If they do not fit.
+    /// If the values exceed the buffer.
     pub fn write<T: bytemuck::NoUninit>(
         &self,
         stream: &D::Stream,
@@ -330,17 +329,17 @@ impl<D: Device> Buffer<D> {
     ) -> Result<(), Error> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.check(offset, bytes.len());
-        // SAFETY: the range was checked to be inside of this allocation.
+        // SAFETY: the range was checked to be inside this allocation.
         unsafe { self.device().upload(stream, self.memory.address + offset as u64, bytes) }
     }
 
-    /// Waits for the stream and reads plain values from `offset` bytes after the start.
+    /// Waits for the stream and reads plain values from byte `offset` of the buffer.
     ///
     /// # Errors
-    /// What the driver reports, the failure of earlier work among it.
+    /// Any error of the driver, including that of earlier work.
     ///
     /// # Panics
-    /// If the buffer has not as many.
+    /// If the buffer has fewer values.
     pub fn read<T: bytemuck::AnyBitPattern + bytemuck::NoUninit>(
         &self,
         stream: &D::Stream,
@@ -349,7 +348,7 @@ impl<D: Device> Buffer<D> {
     ) -> Result<(), Error> {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         self.check(offset, bytes.len());
-        // SAFETY: the range was checked to be inside of this allocation.
+        // SAFETY: the range was checked to be inside this allocation.
         unsafe { self.device().download(stream, bytes, self.memory.address + offset as u64) }
     }
 
@@ -362,17 +361,17 @@ impl<D: Device> Buffer<D> {
         );
     }
 
-    /// Its size in bytes.
+    /// Size in bytes.
     pub fn n_bytes(&self) -> usize {
         self.n_bytes
     }
 
-    /// The device that it is on.
+    /// The device that holds the memory.
     pub fn device(&self) -> &Arc<D> {
         &self.memory.device
     }
 
-    /// Where it begins. Work that this thread captures keeps the memory.
+    /// Address of the first byte. Work that this thread captures keeps the memory allocated.
     pub fn address(&self) -> Address {
         HELD.with_borrow_mut(|held| {
             if let Some(held) = held {
@@ -394,7 +393,7 @@ pub(super) mod tests {
         let first = Buffer::new(&device, "weights", 600).unwrap();
         let error = Buffer::new(&device, "pages", 500).unwrap_err();
         assert_eq!(error, Error::OutOfMemory { what: "pages".to_owned(), n_bytes: 500 });
-        // What is dropped is free again.
+        // Dropped memory is free again.
         drop(first);
         assert_eq!(Buffer::new(&device, "pages", 500).unwrap().n_bytes(), 500);
     }
@@ -419,14 +418,15 @@ pub(super) mod tests {
         device.synchronize(&second).unwrap();
         let event = device.record(&first).unwrap();
         device.wait(&second, &event).unwrap();
-        // SAFETY: both ranges are those of 8 bytes inside of their buffers.
+        // SAFETY: both ranges are those of 8 bytes within their buffers.
         unsafe { device.copy(&second, to.address(), from.address() + 4, 8) }.unwrap();
         let mut found = [9u32; 3];
         to.read(&second, 0, &mut found).unwrap();
         assert_eq!(found, [2, 3, 0]);
     }
 
-    /// More than the places of a driver's ring of pinned memory, of sizes below, of and above that of a place.
+    /// Copies exceed the number of places in the driver's ring of pinned memory, with sizes below, at and above that of
+    /// a place.
     #[cfg_attr(test, test)]
     fn copies_one_behind_the_other_arrive_as_they_were() {
         let (device, stream) = bench();
@@ -440,7 +440,7 @@ pub(super) mod tests {
         for mut values in values {
             to.write(&stream, at, &values).unwrap();
             at += 4 * values.len();
-            // The bytes were taken.
+            // The bytes have been read.
             values.fill(u32::MAX);
         }
         let mut found = vec![0u32; all.len()];

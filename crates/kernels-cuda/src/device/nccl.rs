@@ -1,5 +1,4 @@
-//! NVIDIA's library of collective operations, opened at run time. It moves bytes between cards; what is added up is
-//! added up by kernels of this crate, in one order.
+//! NCCL, opened at run time. It only moves bytes between GPUs; kernels of this crate add the terms, in a fixed order.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::fmt;
@@ -10,17 +9,17 @@ use libloading::Library;
 use crate::Error;
 use crate::error::Version;
 
-/// The oldest version that will do: exchanges can be captured in graphs from 2.9 on.
+/// Minimum version: since 2.9, exchanges can be captured in graphs.
 const NCCL: Version = Version { major: 2, minor: 9 };
-/// The names of the library; packages for users bring the first one alone.
+/// File names of the library. Runtime packages install only the first.
 const NAMES: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
-/// `ncclInt8`: what is exchanged are bytes.
+/// `ncclInt8`: exchanges are of bytes.
 const BYTES: c_int = 0;
 
 /// `ncclComm_t`.
 type RawComm = *mut c_void;
 
-/// The functions that are used, by their names in `nccl.h`. Results are `ncclResult_t`, 0 where a call succeeded.
+/// The used functions of `nccl.h`. They return `ncclResult_t`, 0 for success.
 struct Nccl {
     comm_init_all: unsafe extern "C" fn(*mut RawComm, c_int, *const c_int) -> c_int,
     comm_abort: unsafe extern "C" fn(RawComm) -> c_int,
@@ -36,10 +35,10 @@ struct Nccl {
 }
 
 impl Nccl {
-    /// The library, which stays loaded once it was opened.
+    /// The library, opened on first use and never closed.
     ///
     /// # Errors
-    /// [`Error::NoNccl`], [`Error::OldNccl`], or that it lacks a function.
+    /// [`Error::NoNccl`], [`Error::OldNccl`], or the lack of a function.
     fn get() -> Result<&'static Self, Error> {
         static OPENED: OnceLock<Result<Nccl, Error>> = OnceLock::new();
         OPENED.get_or_init(Self::open).as_ref().map_err(Clone::clone)
@@ -85,7 +84,7 @@ impl Nccl {
     }
 }
 
-/// A function of the library. `T` is the type that `nccl.h` gives it.
+/// Looks up a function of the library. `T` is its type in `nccl.h`.
 fn symbol<T: Copy>(library: &'static Library, name: &CStr) -> Result<T, Error> {
     // SAFETY: callers name the type of the library's header.
     let found = unsafe { library.get::<T>(name.to_bytes_with_nul()) };
@@ -93,25 +92,25 @@ fn symbol<T: Copy>(library: &'static Library, name: &CStr) -> Result<T, Error> {
     found.map(|symbol| *symbol).map_err(missing)
 }
 
-/// The version that a number stands for; versions before 2.9 had a digit less for the minor part.
+/// Decodes a version number. Versions before 2.9 had one digit less for the minor part.
 fn version(number: u32) -> Version {
     let per_major = if number < 10_000 { 1000 } else { 10_000 };
     Version { major: number / per_major, minor: number % per_major / 100 }
 }
 
-/// A communicator; null once it was aborted.
+/// A communicator; null after an abort.
 struct Comm(RawComm);
 
 // SAFETY: communicators may be used by all threads, one at a time.
 unsafe impl Send for Comm {}
 
-/// The communicators of a group's cards.
+/// The communicators of a group of GPUs.
 struct Group {
     nccl: &'static Nccl,
     comms: Vec<Mutex<Comm>>, // [n_ranks]
 }
 
-/// A card's place in a group.
+/// A GPU's rank in a group.
 pub struct DriverRank {
     group: Arc<Group>,
     idx: usize,
@@ -146,15 +145,15 @@ impl Drop for Group {
 }
 
 impl DriverRank {
-    /// A group of the cards of these indices, in the order of their ranks.
+    /// Groups the GPUs of these indices, in the order of their ranks.
     ///
     /// # Errors
-    /// [`Error::NoNccl`], [`Error::OldNccl`], or what the library reports.
+    /// [`Error::NoNccl`], [`Error::OldNccl`], or any error of the library.
     pub(super) fn group(cards: &[usize]) -> Result<Vec<Self>, Error> {
         let nccl = Nccl::get()?;
         let cards: Vec<c_int> = cards.iter().map(|&card| card as c_int).collect();
         let mut raw = vec![std::ptr::null_mut(); cards.len()];
-        // SAFETY: both lists have as many elements as there are cards.
+        // SAFETY: both lists have as many elements as there are GPUs.
         let status =
             unsafe { (nccl.comm_init_all)(raw.as_mut_ptr(), cards.len() as c_int, cards.as_ptr()) };
         nccl.check("NCCL group", status)?;
@@ -163,11 +162,11 @@ impl DriverRank {
         Ok((0..cards.len()).map(|idx| Self { group: Arc::clone(&group), idx }).collect())
     }
 
-    /// Queues that `n_bytes` bytes of every rank go to `to`.
+    /// Queues an exchange that writes `n_bytes` bytes of every rank to `to`.
     ///
     /// # Safety
-    /// The card's context is current, the stream is one of it, `from` has `n_bytes` bytes of one allocation and `to`
-    /// as many for every rank, and they stay as long as what is queued or captured uses them.
+    /// The GPU's context is current and the stream belongs to it. `from` has `n_bytes` bytes of one allocation and `to`
+    /// as many for every rank. They stay allocated for as long as queued or captured work uses them.
     pub(super) unsafe fn all_gather(
         &self,
         stream: *mut c_void,
@@ -189,7 +188,7 @@ impl DriverRank {
         nccl.check("NCCL exchange", status)
     }
 
-    /// Lets all exchanges of the group fail.
+    /// Makes all exchanges of the group fail.
     pub(super) fn abort(&self) {
         self.group.abort();
     }

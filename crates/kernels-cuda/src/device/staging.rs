@@ -1,7 +1,7 @@
-//! Copies of a step's numbers on their way to a card: through memory of the host that the driver has pinned.
+//! Uploads of small data, such as the lists of a step, through pinned host memory.
 //!
-//! A copy from pageable memory may block the host until the work in front of it has run. Small copies therefore go through the
-//! places of a ring in turn, and a place waits only for the copy that it held before.
+//! A copy from pageable memory may block the host until the work before it has run. Small copies therefore go through a
+//! ring of pinned places, and each waits only for the previous copy from its place.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -12,20 +12,20 @@ use cudarc::driver::sys;
 
 use super::context::{Context, Owned};
 
-/// Bytes of a place: larger copies go as they are.
+/// Bytes of a place. Larger copies bypass the ring.
 const PLACE_BYTES: usize = 64 << 10;
-/// Places of a ring: copies that may be under way at once.
+/// Places of a ring, the maximum number of copies in flight.
 const N_PLACES: usize = 4;
 
-/// Where copies of a stream wait to go up; its memory is pinned when the first one does.
+/// The ring of a stream. Places are allocated by the first copies.
 #[derive(Default)]
 pub(super) struct Staging {
     places: Vec<Place>,
-    /// The place of the next copy.
+    /// Index of the place that the next copy uses.
     next: usize,
 }
 
-/// Pinned memory, and when the copy from it has been made.
+/// Pinned memory, and an event after the copy from it.
 struct Place {
     memory: NonNull<c_void>, // [PLACE_BYTES]
     copied: Owned<sys::CUevent>,
@@ -36,7 +36,7 @@ struct Place {
 unsafe impl Send for Place {}
 
 impl Place {
-    /// The context is the calling thread's.
+    /// Allocates a place. The context must be current.
     fn new(context: &Arc<Context>) -> Result<Self, DriverError> {
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING;
         let copied = Owned::new(context, event::create(flags)?, event::destroy);
@@ -51,8 +51,8 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if self.context.enter().is_ok() {
-            // SAFETY: the event is valid, and one that was never recorded has passed; the memory is freed once, after the copy
-            // from it. A failure is one of earlier work, which the next call reports.
+            // SAFETY: the event is valid, and one that was never recorded counts as passed; the memory is freed once,
+            // after the copy from it. A failure is one of earlier work, which the next call reports.
             let _ = unsafe {
                 event::synchronize(self.copied.raw)
                     .and_then(|()| result::free_host(self.memory.as_ptr()))
@@ -62,7 +62,7 @@ impl Drop for Place {
 }
 
 impl Staging {
-    /// Queues a copy; the bytes are taken before this returns. The context is the calling thread's.
+    /// Queues a copy. The bytes are read before this returns. The context must be current.
     ///
     /// # Safety
     /// `to` has `bytes.len()` bytes of one allocation; the stream is valid, is not captured, and is always the same.
@@ -85,17 +85,16 @@ impl Staging {
         }
         let place = &self.places[self.next];
         self.next = (self.next + 1) % N_PLACES;
-        // SAFETY: the event is valid; one that was never recorded has passed.
+        // SAFETY: the event is valid; one that was never recorded counts as passed.
         unsafe { event::synchronize(place.copied.raw) }?;
-        // SAFETY: the place has room for the bytes, the copy that was made from it before is over, and nobody else has its
-        // memory.
+        // SAFETY: the place has room for the bytes, the previous copy from it is over, and nobody else has its memory.
         let staged = unsafe {
             let memory = place.memory.as_ptr().cast::<u8>();
             memory.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             std::slice::from_raw_parts(memory, bytes.len())
         };
-        // SAFETY: the caller vouches for the range and the stream. The memory stays as it is until the event, which is recorded
-        // after the copy, has passed.
+        // SAFETY: the caller vouches for the range and the stream. The memory is not changed until the event, which is
+        // recorded after the copy, has passed.
         unsafe {
             result::memcpy_htod_async(to, staged, stream)?;
             event::record(place.copied.raw, stream)

@@ -1,5 +1,4 @@
-//! The kernels of attention. A type of keys and values has images of its own, which are loaded when a step first
-//! needs them.
+//! Attention kernels. Each type of keys and values has its own images, which are loaded on first use.
 
 use std::sync::OnceLock;
 
@@ -10,11 +9,11 @@ use crate::device::Device;
 use crate::image::Image;
 use crate::{Error, KvSpec};
 
-/// Types of keys and values that tensor cores take.
+/// Types of keys and values with tensor-core kernels.
 const TENSOR_TYPES: [BlockType; 5] =
     [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_0, BlockType::F8];
 
-/// Images of decode attention on tensor cores, by [`TENSOR_TYPES`].
+/// Tensor-core images of decode attention, by [`TENSOR_TYPES`].
 const DECODE_IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
     include_bytes!("../../image/attention_decode_f16.ptx.br"),
     include_bytes!("../../image/attention_decode_bf16.ptx.br"),
@@ -23,7 +22,7 @@ const DECODE_IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
     include_bytes!("../../image/attention_decode_f8.ptx.br"),
 ];
 const DECODE_F32_IMAGE: &[u8] = include_bytes!("../../image/attention_decode_f32.ptx.br");
-/// Images of prefill attention on tensor cores, by [`TENSOR_TYPES`].
+/// Tensor-core images of prefill attention, by [`TENSOR_TYPES`].
 const PREFILL_IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
     include_bytes!("../../image/attention_prefill_f16.ptx.br"),
     include_bytes!("../../image/attention_prefill_bf16.ptx.br"),
@@ -32,31 +31,30 @@ const PREFILL_IMAGES: [&[u8]; TENSOR_TYPES.len()] = [
     include_bytes!("../../image/attention_prefill_f8.ptx.br"),
 ];
 const PREFILL_F32_IMAGE: &[u8] = include_bytes!("../../image/attention_prefill_f32.ptx.br");
-/// Columns of a head: a kernel for each.
+/// Head dimensions of the kernels, each the maximum that its kernel takes.
 pub(crate) const HEAD_DIMS: [usize; 3] = [64, 128, 256];
 const F32_HEAD_DIMS: [usize; 5] = [64, 128, 256, 512, 576];
 
-/// What the products of queries and keys, and of weights and values, are computed in.
+/// The arithmetic of the products of queries with keys, and of weights with values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttentionArithmetic {
-    /// Tensor cores, where keys and values are F16, F8, BF16, or blocks, whose elements are rounded to F16, and a head
-    /// has at most 256 elements; otherwise as F32.
-    /// Queries are two numbers of the type of the keys each; weights are two in decode steps and one in
-    /// prompts.
+    /// Tensor cores for heads of at most 256 elements whose keys and values are F16, BF16, F8 or blocks (whose elements
+    /// are rounded to F16); F32 for others. A query is split into two numbers of the keys' type. An attention weight is
+    /// two numbers in decode steps and one in prefill.
     Tensor,
     /// F32.
     F32,
 }
 
 impl AttentionArithmetic {
-    /// The places of the type and of the head size, among `dims`, of a kernel on tensor cores; `None` if it takes F32.
+    /// Indices of the type and of the head dimension, among `dims`, of the tensor-core kernel; `None` if there is none.
     pub(crate) fn tensor(self, spec: &KvSpec, dims: &[usize]) -> Option<(usize, usize)> {
         let ty = TENSOR_TYPES.iter().position(|&ty| ty == spec.ty && self == Self::Tensor)?;
         Some((ty, dims.iter().position(|&dim| spec.head_dim <= dim)?))
     }
 }
 
-/// The kernels of decode rows, as far as they were loaded.
+/// Kernels of decode attention, loaded on first use.
 #[derive(Debug)]
 pub(crate) struct DecodeKernels<D: Device> {
     /// By type of keys and values, and by [`HEAD_DIMS`].
@@ -71,7 +69,7 @@ impl<D: Device> Default for DecodeKernels<D> {
     }
 }
 
-/// A kernel, the columns that a head has in it, and whether it is for one type of keys and values alone.
+/// A kernel of decode attention.
 pub(crate) struct DecodeKernel<'a, D: Device> {
     pub(crate) function: &'a D::Function,
     pub(crate) dim: usize,
@@ -79,7 +77,7 @@ pub(crate) struct DecodeKernel<'a, D: Device> {
 }
 
 impl<D: Device> DecodeKernels<D> {
-    /// The kernel for pages of this shape, on tensor cores where there is one.
+    /// The kernel for pages of this shape, on tensor cores if possible.
     pub(crate) fn get(
         &self,
         device: &D,
@@ -110,7 +108,7 @@ impl<D: Device> DecodeKernels<D> {
     }
 }
 
-/// The kernels of prefill rows, as far as they were loaded.
+/// Kernels of prefill attention, loaded on first use.
 #[derive(Debug)]
 pub(crate) struct PrefillKernels<D: Device> {
     /// By type of keys and values, and by [`HEAD_DIMS`].
@@ -126,7 +124,7 @@ impl<D: Device> Default for PrefillKernels<D> {
 }
 
 impl<D: Device> PrefillKernels<D> {
-    /// The kernel for pages of this shape, on tensor cores where there is one, which the second tells.
+    /// The kernel for pages of this shape, and whether it uses tensor cores.
     pub(crate) fn get(
         &self,
         device: &D,

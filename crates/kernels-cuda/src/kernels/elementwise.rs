@@ -1,4 +1,4 @@
-//! The kernels of elementwise operations, one for each activation among them.
+//! Kernels of elementwise operations. Some exist once per activation.
 
 use crate::Error;
 use crate::device::{Argument, Device};
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/elementwise.ptx.br");
 
-/// The kernels of these operations.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct ElementwiseKernels<D: Device> {
     pub(crate) act: [D::Function; Activation::ALL.len()],
@@ -57,7 +57,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// All, in the order of `cuda/activations.cuh`.
+    /// All activations, in the order of `cuda/activations.cuh`.
     pub(crate) const ALL: [Self; 9] = [
         Self::Silu,
         Self::Gelu,
@@ -70,13 +70,13 @@ impl Activation {
         Self::Mish,
     ];
 
-    /// What kernels take that choose when they run.
+    /// The activation as an argument of kernels that take it at run time.
     pub(crate) fn argument(self) -> Argument {
         let idx = Self::ALL.iter().position(|&of| of == self);
         Argument::I32(idx.expect("it is one of all") as i32)
     }
 
-    /// Its name in kernels.
+    /// The name in kernel names.
     fn name(self) -> &'static str {
         match self {
             Self::Silu => "silu",

@@ -1,4 +1,4 @@
-//! The kernels that look up rows of embeddings and copy selected rows.
+//! Kernels of embedding lookups and row selection.
 
 use crate::Error;
 use crate::device::Device;
@@ -7,7 +7,7 @@ use crate::matrix::BLOCK_TYPES;
 
 const IMAGE: &[u8] = include_bytes!("../../image/embed.ptx.br");
 
-/// The kernels of look-ups.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct EmbedKernels<D: Device> {
     pub(crate) by_type: [D::Function; BLOCK_TYPES.len()],

@@ -1,5 +1,5 @@
-//! The kernels of the products with experts. Each block type has an image of its own, which is loaded when experts of
-//! that type are first multiplied or [`Kernels::prepare_experts`] asks for it.
+//! Kernels of products with experts. Each block type has its own image, which is loaded on first use or by
+//! [`Kernels::prepare_experts`](super::Kernels::prepare_experts).
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ use crate::image::Image;
 use crate::matrix::BLOCK_TYPES;
 
 const SORT: &[u8] = include_bytes!("../../image/sort_by_expert.ptx.br");
-/// The images of the types, in the order of [`BLOCK_TYPES`].
+/// Images in the order of [`BLOCK_TYPES`].
 const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/experts_f32.ptx.br"),
     include_bytes!("../../image/experts_f16.ptx.br"),
@@ -47,15 +47,15 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/experts_q2_0.ptx.br"),
 ];
 
-/// Pairs that a read of weights serves for decode rows: a kernel for each.
+/// Pairs per read of the weights for decode rows, one kernel each.
 const COLS: [usize; 2] = [1, 4];
-/// Pairs of a tile and rows of weights of its block, in prompts: a kernel for each, with these threads.
+/// Tile sizes for prefill rows, one kernel each.
 pub(crate) const PAIR_TILES: [PairTile; 2] = [
     PairTile { pairs: 32, w_rows: 64, threads: 128 },
     PairTile { pairs: 64, w_rows: 128, threads: 256 },
 ];
 
-/// A size of tiles.
+/// A tile size: pairs, rows of weights, and threads of its block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PairTile {
     pub(crate) pairs: usize,
@@ -68,13 +68,13 @@ pub(crate) struct PairTile {
 pub(crate) struct ExpertTypeKernels<D: Device> {
     pub(crate) matvec: [D::Function; COLS.len()],
     pub(crate) matmul: D::Function,
-    /// Of all types but F32.
+    /// None for F32.
     pub(crate) half: Option<[D::Function; PAIR_TILES.len()]>,
-    /// Of types of integer levels.
+    /// Only for types with integer levels.
     pub(crate) int8: Option<ExpertInt8Kernels<D>>,
 }
 
-/// The kernels of a block type with 8-bit activations.
+/// The kernels of a block type for 8-bit activations.
 #[derive(Debug)]
 pub(crate) struct ExpertInt8Kernels<D: Device> {
     pub(crate) matvec: [D::Function; COLS.len()],
@@ -103,7 +103,7 @@ impl<D: Device> ExpertTypeKernels<D> {
     }
 }
 
-/// The kernels, those of types as far as they were loaded.
+/// The sorting kernel, and the kernels of each block type as they are loaded.
 #[derive(Debug)]
 pub(crate) struct ExpertKernels<D: Device> {
     pub(crate) sort: D::Function,

@@ -1,4 +1,4 @@
-//! The kernels that store keys and values in pages.
+//! Kernels that store keys and values in pages.
 
 use crate::Error;
 use crate::device::Device;
@@ -7,10 +7,10 @@ use crate::pages::KV_TYPES;
 
 const IMAGE: &[u8] = include_bytes!("../../image/kv_store.ptx.br");
 
-/// The kernels that store keys and values.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct KvStoreKernels<D: Device> {
-    /// One for each of [`KV_TYPES`].
+    /// By [`KV_TYPES`].
     pub(crate) store: [D::Function; KV_TYPES.len()],
 }
 

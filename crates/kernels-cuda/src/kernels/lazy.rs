@@ -1,10 +1,10 @@
-//! Kernels that are loaded when they are first needed.
+//! Loading on first use.
 
 use std::sync::OnceLock;
 
 use crate::Error;
 
-/// Returns the value of a lock, which `load` makes if it is empty.
+/// Returns the value of `lock`, which is set by `load` if it is empty.
 pub(super) fn get_or_load<T>(
     lock: &OnceLock<T>,
     load: impl FnOnce() -> Result<T, Error>,

@@ -1,6 +1,7 @@
-//! The compiled kernels: images of PTX in the crate, loaded once on a device, found by index and not by name.
+//! The compiled kernels as loaded on a device. Images of PTX are embedded in the crate; operations find kernels by
+//! index, not by name.
 //!
-//! A file of this folder says which functions its operations take from their image, in a struct of its own.
+//! Each file holds the functions of one image or family of images, in a struct of its own.
 
 mod attention;
 mod elementwise;
@@ -53,23 +54,23 @@ use route::RouteKernels;
 use shortlist::ShortlistKernels;
 
 thread_local! {
-    /// Launches that this thread has queued.
+    /// Number of launches that this thread has queued.
     static LAUNCHES: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Launches that this thread has queued or captured so far, on any device: the difference of two numbers is what the
-/// operations between them take.
+/// The number of launches that this thread has queued or captured so far, on any device. The difference of two readings
+/// is the number of launches of the operations between them.
 pub fn launches_of_thread() -> u64 {
     LAUNCHES.get()
 }
 
 #[cfg(feature = "bench")]
 thread_local! {
-    /// The kernels of what this thread queues, as their functions print, where that is wanted.
+    /// Names of the kernels that this thread queues, while they are recorded.
     static NAMES: std::cell::RefCell<Option<Vec<String>>> = const { std::cell::RefCell::new(None) };
 }
 
-/// Runs `work`, and returns the kernels that it queued.
+/// Runs `work` and returns the names of the kernels that it queued.
 #[cfg(feature = "bench")]
 pub(crate) fn launched_by<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     let before = NAMES.replace(Some(Vec::new()));
@@ -77,7 +78,7 @@ pub(crate) fn launched_by<T>(work: impl FnOnce() -> T) -> (T, Vec<String>) {
     (result, NAMES.replace(before).unwrap_or_default())
 }
 
-/// The kernels, loaded on a device.
+/// All kernels of a device.
 #[derive(Debug)]
 pub struct Kernels<D: Device> {
     device: Arc<D>,
@@ -99,12 +100,12 @@ pub struct Kernels<D: Device> {
 }
 
 impl<D: Device> Kernels<D> {
-    /// Loads all kernels but those of products and attention, which [`prepare`](Self::prepare),
-    /// [`prepare_experts`](Self::prepare_experts) and [`prepare_attention`](Self::prepare_attention) load by type; the
-    /// driver compiles them for its card, and keeps what it made.
+    /// Loads all kernels except those of products and attention, which [`prepare`](Self::prepare),
+    /// [`prepare_experts`](Self::prepare_experts) and [`prepare_attention`](Self::prepare_attention) load by type. The
+    /// driver compiles the images for its GPU and caches the result.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the device does not take one.
+    /// [`Error::Kernel`] if the device rejects one.
     pub fn load(device: &Arc<D>) -> Result<Self, Error> {
         Ok(Self {
             device: Arc::clone(device),
@@ -126,8 +127,8 @@ impl<D: Device> Kernels<D> {
         })
     }
 
-    /// Loads the kernels of products with matrices of a block type, unless they are loaded. Operations do so as well,
-    /// but not while a stream is captured.
+    /// Loads the kernels of products with matrices of a block type, unless they are loaded. Operations load them on
+    /// first use, which must not happen while a stream is captured.
     ///
     /// # Errors
     /// [`Error::BlockType`] for a type without kernels, [`Error::Kernel`] if the device rejects one.
@@ -139,8 +140,8 @@ impl<D: Device> Kernels<D> {
         Ok(())
     }
 
-    /// Loads the kernels of products with experts of a block type, unless they are loaded. Operations do so as well,
-    /// but not while a stream is captured.
+    /// Loads the kernels of products with experts of a block type, unless they are loaded. Operations load them on
+    /// first use, which must not happen while a stream is captured.
     ///
     /// # Errors
     /// [`Error::BlockType`] for a type without kernels, [`Error::Kernel`] if the device rejects one.
@@ -149,7 +150,7 @@ impl<D: Device> Kernels<D> {
     }
 
     /// Loads the kernels of attention for pages of this shape, unless they are loaded: each type of keys and values has
-    /// images of its own. Operations do so as well, but not while a stream is captured.
+    /// images of its own. Operations load them on first use, which must not happen while a stream is captured.
     ///
     /// # Errors
     /// [`Error::Kernel`] if the device rejects one.
@@ -178,12 +179,12 @@ impl<D: Device> Kernels<D> {
         self.experts.of(&self.device, ty)
     }
 
-    /// The device that they are loaded on.
+    /// The device that holds the kernels.
     pub fn device(&self) -> &Arc<D> {
         &self.device
     }
 
-    /// Asserts that a buffer is on this device and has `n` words of four bytes.
+    /// Asserts that a buffer is on this device and has at least `n` words of four bytes.
     pub(crate) fn check(&self, what: &str, buffer: &Buffer<D>, n: usize) {
         assert!(Arc::ptr_eq(&self.device, buffer.device()), "{what} is on another device");
         assert!(buffer.n_bytes() / 4 >= n, "{what}: {} bytes for {n} words", buffer.n_bytes());
@@ -192,7 +193,7 @@ impl<D: Device> Kernels<D> {
     /// Queues a launch.
     ///
     /// # Safety
-    /// As of [`Device::launch`].
+    /// See [`Device::launch`].
     pub(crate) unsafe fn launch(
         &self,
         stream: &D::Stream,
@@ -201,14 +202,14 @@ impl<D: Device> Kernels<D> {
         block: [u32; 2],
         arguments: &[Argument],
     ) -> Result<(), Error> {
-        // SAFETY: the caller's promise.
+        // SAFETY: as promised by the caller.
         unsafe { self.launch_with_shared(stream, function, grid, block, 0, arguments) }
     }
 
-    /// The same with dynamic shared memory for each block, which the function was [allowed](Device::allow_shared).
+    /// Queues a launch with dynamic shared memory, which must be [allowed](Device::allow_shared) for the function.
     ///
     /// # Safety
-    /// As of [`Device::launch`].
+    /// See [`Device::launch`].
     pub(crate) unsafe fn launch_with_shared(
         &self,
         stream: &D::Stream,
@@ -227,7 +228,7 @@ impl<D: Device> Kernels<D> {
                 names.push(format!("{function:?}"));
             }
         });
-        // SAFETY: the caller's promise.
+        // SAFETY: as promised by the caller.
         unsafe { self.device.launch(stream, &launch) }
     }
 }

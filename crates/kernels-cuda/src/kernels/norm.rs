@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/norm.ptx.br");
 
-/// The kernels of norms: for runs that a block takes, and for those of a warp.
+/// The functions of the image. Each norm has a kernel with a block per run and one with a warp per run.
 #[derive(Debug)]
 pub(crate) struct NormKernels<D: Device> {
     pub(crate) rms: [D::Function; 2],

@@ -1,6 +1,6 @@
-//! The kernels of the products with each block type. A type has an image of its own, which is loaded when a matrix of
-//! that type is first multiplied or [`Kernels::prepare`] asks for it: a model has few types, and a driver takes its
-//! time to compile an image that it has not seen.
+//! Kernels of matrix products. Each block type has its own image, which is loaded on first use or by
+//! [`Kernels::prepare`](super::Kernels::prepare): a model uses few types, and the driver takes long to compile an image
+//! that it has not cached.
 
 use std::sync::OnceLock;
 
@@ -12,7 +12,7 @@ use crate::device::Device;
 use crate::image::Image;
 use crate::matrix::{BLOCK_TYPES, INTEGER_TYPES};
 
-/// The images, in the order of [`BLOCK_TYPES`]; see [`shared_kernels`].
+/// Images in the order of [`BLOCK_TYPES`]; see [`shared_kernels`].
 const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/type_f32.ptx.br"),
     include_bytes!("../../image/type_f16.ptx.br"),
@@ -45,28 +45,28 @@ const IMAGES: [&[u8]; BLOCK_TYPES.len()] = [
     include_bytes!("../../image/type_q1_0.ptx.br"),
     include_bytes!("../../image/type_q2_0.ptx.br"),
 ];
-/// Products of several types at once.
+/// Image of products with matrices of several K types in one launch.
 const MIXED: &[u8] = include_bytes!("../../image/matvec_mixed.ptx.br");
 
-/// Rows of activations that a read of F32 weights serves in decode steps: a kernel for each.
+/// Activation rows per read of the weights in decode steps with F32 activations, one kernel each.
 pub(crate) const MATVEC_COLS: [usize; 2] = [1, 4];
-/// The same of 8-bit activations.
+/// Activation rows per read of the weights in decode steps with 8-bit activations, one kernel each.
 pub(crate) const INT8_COLS: [usize; 3] = [1, 2, 4];
-/// Rows of activations and of weights, alike, that a tile of them has where there are many.
+/// Activation rows and weight rows of a tile for larger decode steps with 8-bit activations.
 pub(crate) const INT8_TILE: usize = 32;
-/// Rows of activations and of weights that a tile has: a kernel for each, with these threads.
+/// Tile sizes for prefill rows, one kernel each.
 pub(crate) const TILES: [Tile; 2] = [
     Tile { x_rows: 128, w_rows: 128, threads: 256 },
     Tile { x_rows: 32, w_rows: 32, threads: 128 },
 ];
 
-/// Rows of weights and of activations of a block of decode rows in parts, where these are few: a kernel for each.
+/// Block sizes for few decode rows with activations in two parts, one kernel each.
 pub(crate) const PARTS_FEW: [Tile; 3] = [
     Tile { x_rows: 4, w_rows: 16, threads: 256 },
     Tile { x_rows: 4, w_rows: 32, threads: 256 },
     Tile { x_rows: 8, w_rows: 32, threads: 256 },
 ];
-/// The same of tiles for many: an activation has two parts, so that they have twice as many columns.
+/// Tile sizes for more decode rows with activations in two parts. The parts double the number of columns.
 pub(crate) const PARTS_TILES: [Tile; 4] = [
     Tile { x_rows: 32, w_rows: 32, threads: 128 },
     Tile { x_rows: 32, w_rows: 64, threads: 128 },
@@ -74,18 +74,19 @@ pub(crate) const PARTS_TILES: [Tile; 4] = [
     Tile { x_rows: 64, w_rows: 128, threads: 256 },
 ];
 
-/// The same of decode rows in BF16 by levels, where these are few.
+/// Block sizes for few decode rows with BF16 activations and integer levels.
 pub(crate) const LEVELS_FEW: [Tile; 3] = [
     Tile { x_rows: 8, w_rows: 16, threads: 256 },
     Tile { x_rows: 8, w_rows: 32, threads: 256 },
     Tile { x_rows: 32, w_rows: 32, threads: 256 },
 ];
-/// The same of tiles for many, and their dynamic shared memory: `tile_bytes` of `cuda/matvec_levels.cuh`.
+/// Tile sizes for more decode rows with BF16 activations, and their dynamic shared memory: `tile_bytes` of
+/// `cuda/matvec_levels.cuh`.
 pub(crate) const LEVELS_TILES: [Tile; 2] =
     [Tile { x_rows: 64, w_rows: 64, threads: 256 }, Tile { x_rows: 64, w_rows: 128, threads: 256 }];
 pub(crate) const LEVELS_SHARED: u32 = 96 * 1024;
 
-/// A size of tiles.
+/// A tile size: activation rows, weight rows, and threads of its block.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tile {
     pub(crate) x_rows: usize,
@@ -93,23 +94,23 @@ pub(crate) struct Tile {
     pub(crate) threads: u32,
 }
 
-/// Blocks that keep a large card's processors busy: tiles are as large as there are this many.
+/// Number of blocks that keeps a large GPU busy. Selects the largest tile that yields at least this many.
 pub(crate) const MIN_BLOCKS: usize = 108;
 
 impl Tile {
-    /// Blocks of weight rows and of activation rows.
+    /// Number of blocks in the dimension of weight rows and in that of activation rows.
     pub(crate) fn n_blocks(self, n_rows: usize, n_batch: usize) -> [usize; 2] {
         [n_rows.div_ceil(self.w_rows), n_batch.div_ceil(self.x_rows)]
     }
 
-    /// The grid of a kernel for few rows of activations.
+    /// Grid of a kernel for few activation rows.
     pub(crate) fn grid_of_few(self, n_rows: usize, n_batch: usize) -> [u32; 3] {
         let [w, x] = self.n_blocks(n_rows, n_batch);
         assert!(x <= 65535, "{x} blocks of rows");
         [w as u32, x as u32, 1]
     }
 
-    /// The grid of a kernel for many: neighbours share weights.
+    /// Grid of a kernel for many activation rows. Neighbouring blocks share weights.
     pub(crate) fn grid_of_many(self, n_rows: usize, n_batch: usize) -> [u32; 3] {
         let [w, x] = self.n_blocks(n_rows, n_batch);
         assert!(w <= 65535, "{w} blocks of rows");
@@ -122,39 +123,39 @@ impl Tile {
 pub(crate) struct ProductKernels<D: Device> {
     pub(crate) matvec: [D::Function; MATVEC_COLS.len()],
     pub(crate) matmul: D::Function,
-    /// Of all types but F32.
+    /// None for F32.
     pub(crate) matmul_half: Option<[D::Function; TILES.len()]>,
-    /// Of types of integer levels.
+    /// Only for types with integer levels.
     pub(crate) int8: Option<Int8Kernels<D>>,
-    /// Of types of integer levels, with activations in BF16.
+    /// Only for types with integer levels, for BF16 activations.
     pub(crate) levels: Option<LevelsKernels<D>>,
-    /// Of types that take activations in parts.
+    /// Only for [`takes_parts`] types.
     pub(crate) parts: Option<PartsKernels<D>>,
 }
 
-/// The kernels of a block type with activations in parts.
+/// The kernels of a block type for activations in two parts.
 #[derive(Debug)]
 pub(crate) struct PartsKernels<D: Device> {
     pub(crate) few: [D::Function; PARTS_FEW.len()],
     pub(crate) tiles: [D::Function; PARTS_TILES.len()],
 }
 
-/// The kernels of a block type of levels with activations in BF16.
+/// The kernels of a block type with integer levels for BF16 activations.
 #[derive(Debug)]
 pub(crate) struct LevelsKernels<D: Device> {
     pub(crate) few: [D::Function; LEVELS_FEW.len()],
-    /// With a gated activation after two matrices.
+    /// Product of gate and up matrices with a gated activation.
     pub(crate) gated: D::Function,
     pub(crate) tiles: [D::Function; LEVELS_TILES.len()],
 }
 
-/// The kernels of a block type with 8-bit activations.
+/// The kernels of a block type for 8-bit activations.
 #[derive(Debug)]
 pub(crate) struct Int8Kernels<D: Device> {
     pub(crate) matvec: [D::Function; INT8_COLS.len()],
-    /// With a gated activation after two matrices.
+    /// Product of gate and up matrices with a gated activation.
     pub(crate) gated: [D::Function; INT8_COLS.len()],
-    /// For many rows of decode steps, with the bits of `matvec`; not of types with units of 64 columns.
+    /// Tiles for larger decode steps, with the same bits as `matvec`. None for types with units of 64 columns.
     pub(crate) matvec_tiles: Option<D::Function>,
     pub(crate) matmul: [D::Function; TILES.len()],
 }
@@ -202,7 +203,7 @@ impl<D: Device> ProductKernels<D> {
     }
 }
 
-/// The type whose kernels multiply a type: those that are packed alike, with levels of the same numbers, share them.
+/// The type whose kernels a type uses. Types share kernels if they are packed alike and have the same level values.
 pub(super) const fn shared_kernels(ty: BlockType) -> BlockType {
     match ty {
         BlockType::IQ1_M => BlockType::IQ1_S,
@@ -212,7 +213,7 @@ pub(super) const fn shared_kernels(ty: BlockType) -> BlockType {
     }
 }
 
-/// Whether a unit of a type of integer levels has 64 columns: those of two and three bits.
+/// Whether a unit of an integer-level type has 64 columns, as those with two or three bits do.
 const fn has_long_units(ty: BlockType) -> bool {
     matches!(
         ty,
@@ -230,17 +231,17 @@ const fn has_long_units(ty: BlockType) -> bool {
     )
 }
 
-/// Whether products with matrices of this type can take quantized activations: all types of integer levels do.
+/// Whether products with matrices of this type support quantized activations. All types with integer levels do.
 pub fn takes_quantized(ty: BlockType) -> bool {
     INTEGER_TYPES.contains(&ty)
 }
 
-/// Whether products with matrices of this type can take activations in parts: those of floats of 8 or 16 bits do.
+/// Whether products with matrices of this type support activations in two BF16 parts. Float types of 8 or 16 bits do.
 pub fn takes_parts(ty: BlockType) -> bool {
     matches!(ty, BlockType::F16 | BlockType::BF16 | BlockType::F8_0)
 }
 
-/// The kernels of all products, as far as they were loaded.
+/// The kernels of all products, loaded on first use.
 #[derive(Debug)]
 pub(crate) struct Products<D: Device> {
     by_type: [OnceLock<ProductKernels<D>>; BLOCK_TYPES.len()],
@@ -270,7 +271,7 @@ impl<D: Device> Products<D> {
     }
 }
 
-/// The number of a type for products of several types: its place in `FOR_EACH_K_TYPE`.
+/// Number of a type in products with several types, its position in `FOR_EACH_K_TYPE`.
 pub(crate) fn mixed_index(ty: BlockType) -> Option<usize> {
     [BlockType::Q2_K, BlockType::Q3_K, BlockType::Q4_K, BlockType::Q5_K, BlockType::Q6_K]
         .iter()

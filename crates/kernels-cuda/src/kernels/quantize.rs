@@ -1,4 +1,4 @@
-//! The kernels that quantize activations.
+//! Kernels that quantize activations.
 
 use crate::Error;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/quantize.ptx.br");
 
-/// The kernels that quantize.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct QuantizeKernels<D: Device> {
     pub(crate) plain: D::Function,

@@ -1,4 +1,4 @@
-//! The kernels that sum or join the rows of all ranks.
+//! Kernels that sum or concatenate the rows of all ranks.
 
 use crate::Error;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/ranks.ptx.br");
 
-/// The kernels of these operations.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct RankKernels<D: Device> {
     pub(crate) sum: D::Function,

@@ -1,19 +1,19 @@
-//! The kernels of operations with a recurrent state: short convolutions and the gated delta rule.
+//! Kernels with a recurrent state: short convolutions and the gated delta rule.
 
 use crate::Error;
 use crate::device::Device;
 use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/recurrent.ptx.br");
-/// The longest keys of each kernel of the delta rule, in pieces of 32.
+/// Maximum key lengths of the delta rule's kernels, in pieces of 32 elements.
 pub(crate) const KEY_PIECES: [usize; 4] = [1, 2, 4, 8];
 
-/// The kernels of these operations.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct RecurrentKernels<D: Device> {
-    /// For one channel of a thread, and for four.
+    /// With one channel per thread, and with four.
     pub(crate) short_conv: [D::Function; 2],
-    /// For one column of a thread and for two, by [`KEY_PIECES`].
+    /// With one column per thread and with two, each by [`KEY_PIECES`].
     pub(crate) delta_net: [[D::Function; KEY_PIECES.len()]; 2],
 }
 

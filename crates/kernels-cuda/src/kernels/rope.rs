@@ -1,4 +1,4 @@
-//! The kernels of rotary position embeddings.
+//! Kernels of rotary position embeddings.
 
 use crate::Error;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/rope.ptx.br");
 
-/// The kernels of rotary embeddings.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct RopeKernels<D: Device> {
     pub(crate) table: D::Function,

@@ -1,4 +1,4 @@
-//! The kernels that round activations to half precision.
+//! Kernels that round activations to half precision.
 
 use crate::Error;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/round.ptx.br");
 
-/// The kernels that round.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct RoundKernels<D: Device> {
     pub(crate) f16: D::Function,

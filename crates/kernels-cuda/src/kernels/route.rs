@@ -1,18 +1,18 @@
-//! The kernels that choose experts and combine their results.
+//! Kernels that route rows to experts and combine the experts' results.
 
 use crate::Error;
 use crate::device::Device;
 use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/route.ptx.br");
-/// Experts of a lane: a kernel for each.
+/// Experts per lane, one kernel each.
 pub(crate) const PER_LANE: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
-/// The kernels of these operations.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct RouteKernels<D: Device> {
     pub(crate) route: [D::Function; PER_LANE.len()],
-    /// For one element of a thread, and for four.
+    /// With one element per thread, and with four.
     pub(crate) combine: [D::Function; 2],
     pub(crate) bias: D::Function,
     pub(crate) reorder: D::Function,

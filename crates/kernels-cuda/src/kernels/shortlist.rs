@@ -1,4 +1,4 @@
-//! The kernels that select tokens from rows of logits.
+//! Kernels that select tokens from rows of logits.
 
 use crate::Error;
 use crate::device::Device;
@@ -6,7 +6,7 @@ use crate::image::Image;
 
 const IMAGE: &[u8] = include_bytes!("../../image/shortlist.ptx.br");
 
-/// The kernels of shortlists.
+/// The functions of the image.
 #[derive(Debug)]
 pub(crate) struct ShortlistKernels<D: Device> {
     pub(crate) greedy: D::Function,

@@ -1,4 +1,4 @@
-//! Matrices on a device, packed for wide loads.
+//! Weight matrices on a device, packed for 16-byte loads.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ mod pack;
 use pack::{Planes, UNIT_BYTES, planes, row_planes};
 pub use pack::{pack_rows, packed_row_bytes};
 
-/// Bytes that are packed at once when a matrix is uploaded whole.
+/// Bytes that are packed at a time during an upload.
 const STAGING_BYTES: usize = 16 << 20;
 
-/// The types that kernels take, in the order of their tables.
+/// Types with kernels, in the order of the kernels' tables.
 pub const BLOCK_TYPES: [BlockType; 30] = [
     BlockType::F32,
     BlockType::F16,
@@ -49,7 +49,7 @@ pub const BLOCK_TYPES: [BlockType; 30] = [
     BlockType::Q2_0,
 ];
 
-/// Those of them that have integer levels, which products with 8-bit activations take.
+/// Types with integer levels, which products can multiply with 8-bit activations.
 pub(crate) const INTEGER_TYPES: [BlockType; 26] = [
     BlockType::Q4_0,
     BlockType::Q4_1,
@@ -79,8 +79,7 @@ pub(crate) const INTEGER_TYPES: [BlockType; 26] = [
     BlockType::Q2_0,
 ];
 
-/// A matrix of weights on a device. Weights of one type and width may lie in it one below the other, and so do
-/// the matrices of experts.
+/// A weight matrix on a device. Matrices of one type and width may be stacked in it by rows, such as those of experts.
 #[derive(Debug)]
 pub struct Matrix<D: Device> {
     buffer: Buffer<D>,
@@ -90,7 +89,7 @@ pub struct Matrix<D: Device> {
 }
 
 impl<D: Device> Matrix<D> {
-    /// A matrix whose rows are undefined until they are written. `what` names it in messages.
+    /// Allocates a matrix whose rows are undefined until they are written. Messages name it `what`.
     ///
     /// # Errors
     /// As [`check`](Self::check), and [`Error::OutOfMemory`].
@@ -106,10 +105,10 @@ impl<D: Device> Matrix<D> {
         Ok(Self { buffer, ty, n_rows, n_cols })
     }
 
-    /// Whether kernels take such a matrix, before it is made.
+    /// Checks whether kernels support a matrix of this type and shape.
     ///
     /// # Errors
-    /// [`Error::BlockType`] for a type that no kernel takes; [`Error::Matrix`] if it has no rows or columns, more
+    /// [`Error::BlockType`] for a type without kernels; [`Error::Matrix`] if the matrix has no rows or columns, more
     /// than fit in 31 bits, or rows that are not whole blocks.
     pub fn check(what: &str, ty: BlockType, n_rows: usize, n_cols: usize) -> Result<(), Error> {
         planes(ty).ok_or(Error::BlockType(ty))?;
@@ -122,21 +121,21 @@ impl<D: Device> Matrix<D> {
         Ok(())
     }
 
-    /// Bytes of such a matrix on a device.
+    /// Bytes of a matrix on a device.
     ///
     /// # Panics
-    /// If [`check`](Self::check) refuses it.
+    /// If [`check`](Self::check) rejects the type or shape.
     pub fn bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> usize {
         let Planes { main, high, head } = row_planes(ty, n_cols);
         let whole = |n_bytes: usize| n_bytes.next_multiple_of(UNIT_BYTES);
         n_rows * main + whole(n_rows * high) + whole(n_rows * head)
     }
 
-    /// Packs and uploads rows of blocks, as a file has them. `what` names the matrix in messages.
+    /// Packs and uploads rows of blocks in the format of files. Messages name the matrix `what`.
     ///
     /// # Errors
-    /// As [`new`](Self::new); [`Error::Matrix`] if `data` is not `n_rows` rows of `n_cols` elements, or what the
-    /// driver reports.
+    /// As [`new`](Self::new); [`Error::Matrix`] if `data` is not `n_rows` rows of `n_cols` elements, or any error of
+    /// the driver.
     pub fn upload(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -167,13 +166,13 @@ impl<D: Device> Matrix<D> {
         Ok(matrix)
     }
 
-    /// Queues copies of rows that [`pack_rows`] has packed together, from `first_row` on.
+    /// Queues copies of rows that one call of [`pack_rows`] has packed, to the rows from `first_row` on.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If these are not whole rows, or more than there are.
+    /// If these are not whole rows, or exceed the matrix.
     pub fn write_rows(
         &self,
         stream: &D::Stream,
@@ -200,10 +199,10 @@ impl<D: Device> Matrix<D> {
         Ok(())
     }
 
-    /// Queues copies of the first `n` rows, one behind the other, to all others.
+    /// Queues copies of the first `n` rows that fill all other rows.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     #[cfg(feature = "bench")]
     pub(crate) fn repeat_rows(&self, stream: &D::Stream, n: usize) -> Result<(), Error> {
         assert!(0 < n && n <= self.n_rows, "{n} of {} rows", self.n_rows);
@@ -215,7 +214,8 @@ impl<D: Device> Matrix<D> {
                 let more = done.min(self.n_rows - done);
                 let from = self.buffer.address() + at as u64;
                 let to = from + (done * row) as u64;
-                // SAFETY: both ranges are rows of one plane, which the buffer has, and the second begins behind the first.
+                // SAFETY: both ranges are rows of one plane, which the buffer has, and the second begins after the
+                // first.
                 unsafe { self.buffer.device().copy(stream, to, from, more * row) }?;
                 done += more;
             }
@@ -223,24 +223,24 @@ impl<D: Device> Matrix<D> {
         Ok(())
     }
 
-    /// Where the second and the third plane begin.
+    /// Offsets of the second and the third plane.
     fn offsets(&self) -> [usize; 2] {
         let Planes { main, high, .. } = row_planes(self.ty, self.n_cols);
         let high_at = self.n_rows * main;
         [high_at, high_at + (self.n_rows * high).next_multiple_of(UNIT_BYTES)]
     }
 
-    /// Its type.
+    /// The block type.
     pub fn ty(&self) -> BlockType {
         self.ty
     }
 
-    /// Rows, which are the elements of a product.
+    /// Number of rows, the output dimension of a product.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Elements of a row.
+    /// Number of columns, the input dimension of a product.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
@@ -255,7 +255,7 @@ impl<D: Device> Matrix<D> {
         &self.buffer
     }
 
-    /// The addresses of the planes; null is what the type does not have.
+    /// Addresses of the planes; null for planes that the type does not have.
     pub(crate) fn planes(&self) -> [Argument; 3] {
         let at = |n_bytes: usize, offset: usize| match n_bytes {
             0 => Argument::Address(0),
@@ -296,7 +296,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Blocks of random bits, with scales and zero points of sizes that files have.
+    /// Blocks of random bits, with scales and zero points of realistic sizes.
     fn random_rows(ty: BlockType, n_bytes: usize, seed: u64) -> Vec<u8> {
         let mut state = seed;
         let mut rows: Vec<u8> = (0..n_bytes)

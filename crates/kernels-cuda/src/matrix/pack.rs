@@ -1,11 +1,11 @@
-//! Blocks of a file taken apart into planes that kernels read 16 bytes at a time. `cuda/blocks.cuh` says
-//! the same to the kernels.
+//! Splits the blocks of files into planes that kernels read 16 bytes at a time. `cuda/blocks.cuh` describes the same
+//! format for the kernels.
 //!
-//! A matrix has up to three planes: the *main* one in units of 16 bytes, the *high* one with the upper
-//! bits of levels, the *head* with scales and minimums. Packed weights have as many bytes as the
-//! blocks that they come from, and what fills planes and rows of floats up to 16. Only blocks of IQ1, IQ2 and IQ3, of
-//! which files have indices of points, TQ1_0 and Q1_0 have more: a level of two, three or four bits an element. A *piece* is four elements
-//! that follow one another: the bytes of a word, when a kernel has unpacked it.
+//! A matrix has up to three planes: the *main* plane in units of 16 bytes, the *high* plane with the upper bits of
+//! levels, and the *head* plane with scales and minimums. Packed weights have as many bytes as their blocks, plus the
+//! padding of planes and of float rows to 16 bytes. Blocks of IQ1, IQ2 and IQ3 (which files store as indices of grid
+//! points), TQ1_0 and Q1_0 grow: they become levels of two, three or four bits. A *piece* is four consecutive elements,
+//! which a kernel unpacks into the bytes of a word.
 
 use realizar_quant::BlockType;
 use realizar_quant::levels::{self, Levels};
@@ -13,7 +13,7 @@ use realizar_quant::levels::{self, Levels};
 /// Bytes of a unit in the main plane.
 pub(crate) const UNIT_BYTES: usize = 16;
 
-/// Where a block goes: bytes of it in each plane.
+/// Bytes of a block in each plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Planes {
     pub(crate) main: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Planes {
     pub(crate) head: usize,
 }
 
-/// The planes of a block; none of a type that no kernel takes.
+/// Plane sizes of a block; none for a type without kernels.
 pub(crate) const fn planes(ty: BlockType) -> Option<Planes> {
     let (main, high, head) = match ty {
         BlockType::F32 => (4, 0, 0),
@@ -54,7 +54,7 @@ pub(crate) const fn planes(ty: BlockType) -> Option<Planes> {
     Some(Planes { main, high, head })
 }
 
-/// Bytes of a row in each plane. Rows of floats are filled up to whole units with zeros.
+/// Plane sizes of a row. Float rows are padded with zeros to whole units.
 ///
 /// # Panics
 /// If the type has no planes.
@@ -71,20 +71,20 @@ pub(crate) fn row_planes(ty: BlockType, n_cols: usize) -> Planes {
 /// Bytes of a packed row of `n_cols` columns.
 ///
 /// # Panics
-/// If no kernel takes the type.
+/// If the type has no kernels.
 pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     let Planes { main, high, head } = row_planes(ty, n_cols);
     main + high + head
 }
 
-/// Packs whole rows. It needs no device, so any thread may call it.
+/// Packs whole rows. The function uses no device, so any thread may call it.
 ///
-/// `rows` is as files have it, `[n, ty.row_bytes(n_cols)]` bytes, and `out` is what
-/// [`Matrix::write_rows`](crate::Matrix::write_rows) takes, `n * packed_row_bytes(ty, n_cols)` bytes: the first
-/// plane of all rows, then the second, then the third.
+/// `rows` has the format of files, `[n, ty.row_bytes(n_cols)]` bytes. `out` has that of
+/// [`Matrix::write_rows`](crate::Matrix::write_rows), `n * packed_row_bytes(ty, n_cols)` bytes: the first plane of all
+/// rows, then the second, then the third.
 ///
 /// # Panics
-/// If the lengths do not fit together, `n_cols` is not a number of whole blocks, or no kernel takes the type.
+/// If the lengths do not match, `n_cols` is not a multiple of the block length, or the type has no kernels.
 pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     let from = ty.row_bytes(n_cols).unwrap_or_else(|error| panic!("{error}"));
     let (planes, to) = (planes(ty), row_planes(ty, n_cols));
@@ -119,7 +119,7 @@ pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Takes a block apart. The slices have the bytes that [`planes`] says.
+/// Packs a block. The slices have the lengths of [`planes`].
 fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mut [u8]) {
     match ty {
         BlockType::Q5_0 | BlockType::Q5_1 => {
@@ -154,13 +154,13 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
             let (qs, rest) = rest.split_at(64);
             let (scales, d) = rest.split_at(12);
             pairs(qs, main);
-            // Element `e` has bit `e / 32` of byte `e % 32`.
+            // Bit `e / 32` of byte `e % 32` belongs to element `e`.
             high.fill(0);
             for e in 0..256 {
                 let (piece, bit) = (e / 4, hmask[e % 32] >> (e / 32) & 1);
                 high[4 * (piece / 8) + e % 4] |= bit << (piece % 8);
             }
-            // Of the four sub-blocks of a unit: the low nibbles, then the upper two bits.
+            // For the four sub-blocks of a unit: the low nibbles, then the upper two bits.
             head.fill(0);
             for j in 0..16 {
                 let low = scales[j % 8] >> (4 * (j / 8)) & 0x0f;
@@ -188,7 +188,7 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
             let (ql, qh) = (&block[..128], &block[128..192]);
             head[..2].copy_from_slice(&block[208..]);
             head[2..].copy_from_slice(&block[192..208]);
-            // Element `e` lies in the half `e / 128`, its quarter `e % 128 / 32` says which bits.
+            // Element `e` is in half `e / 128`; its quarter `e % 128 / 32` selects the bits.
             let low = |e: usize| ql[64 * (e / 128) + e % 64] >> (4 * (e % 128 / 64)) & 0x0f;
             let upper = |e: usize| qh[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32)) & 3;
             high.fill(0);
@@ -226,7 +226,7 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
             for (levels, unit) in levels.chunks_exact(32).zip(main.chunks_exact_mut(UNIT_BYTES)) {
                 pieces(|e| levels[e], unit);
             }
-            // Each factor is that of two times 16 elements.
+            // Each factor applies to two groups of 16 elements.
             for (byte, four) in head.iter_mut().zip(factors.as_chunks::<4>().0) {
                 *byte = four[0] | four[2] << 4;
             }
@@ -244,7 +244,7 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
         BlockType::NVFP4 => {
             let (scales, levels) = block.split_at(4);
             head.copy_from_slice(scales);
-            // Of 16 elements, the first 8 lie in low nibbles.
+            // Of 16 elements, the first 8 are in the low nibbles.
             let level = |e: usize| levels[e / 16 * 8 + e % 8] >> (e / 8 % 2 * 4) & 15;
             for (unit, main) in main.chunks_exact_mut(UNIT_BYTES).enumerate() {
                 pieces(|e| level(32 * unit + e), main);
@@ -260,7 +260,7 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
             head.copy_from_slice(scale);
             lower_pairs(|e| levels[e / 4] >> (e % 4 * 2) & 3, main);
         }
-        // Scales, then levels as they are.
+        // Scales, then unchanged levels.
         _ => {
             let (scales, levels) = block.split_at(head.len());
             head.copy_from_slice(scales);
@@ -269,8 +269,8 @@ fn pack(ty: BlockType, block: &[u8], main: &mut [u8], high: &mut [u8], head: &mu
     }
 }
 
-/// The eight sub-blocks of 32 elements, which lie in low and high nibbles of the same bytes in turn, each
-/// in 16 bytes of its own.
+/// Packs eight sub-blocks of 32 elements into 16 bytes each. In files, pairs of sub-blocks share bytes, as low and high
+/// nibbles.
 fn sub_blocks(qs: &[u8], main: &mut [u8]) {
     for (j, unit) in main.chunks_exact_mut(UNIT_BYTES).enumerate() {
         let level = |i: usize| qs[32 * (j / 2) + i] >> (4 * (j % 2)) & 0x0f;
@@ -280,7 +280,7 @@ fn sub_blocks(qs: &[u8], main: &mut [u8]) {
     }
 }
 
-/// A bit for each of 32 elements: that of element `4 * p + i` is bit `p` of byte `i`.
+/// Packs one bit of 32 elements: that of element `4 * p + i` becomes bit `p` of byte `i`.
 fn fifth_bits(bit: impl Fn(usize) -> u32, high: &mut [u8]) {
     let bits = (0..32).fold(0, |bits, e| bits | bit(e) << (8 * (e % 4) + e / 4));
     high.copy_from_slice(&bits.to_le_bytes());
@@ -290,12 +290,12 @@ fn levels_of(ty: BlockType, block: &[u8]) -> Levels {
     levels::of_block(ty, block).unwrap_or_else(|| unreachable!("{ty} has levels of its own"))
 }
 
-/// 32 levels of four bits, of which the first 16 lie in low nibbles, as [`pieces`] has them.
+/// Packs 32 four-bit levels, of which the first 16 are in low nibbles, as [`pieces`] does.
 fn halves(qs: &[u8], unit: &mut [u8]) {
     pieces(|e| qs[e % 16] >> (4 * (e / 16)) & 0x0f, unit);
 }
 
-/// 32 levels of four bits, in word `p % 4` the four of piece `p` in the half `p / 4`.
+/// Packs 32 four-bit levels. Word `p % 4` has those of piece `p`, in half `p / 4`.
 fn pieces(level: impl Fn(usize) -> u8, unit: &mut [u8]) {
     for (p, half) in (0..8).map(|p| (p, 4 * (p % 4) + 2 * (p / 4))) {
         let level = |i: usize| level(4 * p + i);
@@ -304,14 +304,14 @@ fn pieces(level: impl Fn(usize) -> u8, unit: &mut [u8]) {
     }
 }
 
-/// 256 levels of two bits: of the 64 of a unit, element `4 * p + i` in bits `2 * (p / 4)` of byte `i` of word
-/// `p % 4`.
+/// Packs 256 two-bit levels. Of the 64 levels of a unit, that of element `4 * p + i` goes to bits `2 * (p / 4)` of byte
+/// `i` of word `p % 4`.
 fn pairs(qs: &[u8], main: &mut [u8]) {
-    // Of 128 elements, number `32 * k + l` lies in bits `2 * k` of byte `l` of 32.
+    // Of 128 elements, number `32 * k + l` is in bits `2 * k` of byte `l` of 32.
     lower_pairs(|e| qs[32 * (e / 128) + e % 32] >> (2 * (e % 128 / 32)) & 3, main);
 }
 
-/// As [`pairs`], of as many levels as `main` holds.
+/// As [`pairs`], with as many levels as `main` holds.
 fn lower_pairs(level: impl Fn(usize) -> u8, main: &mut [u8]) {
     main.fill(0);
     for e in 0..4 * main.len() {
@@ -330,7 +330,7 @@ mod tests {
         for ty in BlockType::all() {
             let Some(planes) = planes(ty) else { continue };
             let n_bytes = match ty {
-                // Those whose elements get levels of their own.
+                // Types whose elements are packed as levels.
                 BlockType::IQ1_S
                 | BlockType::IQ1_M
                 | BlockType::IQ2_XXS

@@ -1,7 +1,7 @@
-//! Attention over keys and values in pages: of decode steps, whose contexts are split, and of prompts, in tiles.
+//! Attention over paged keys and values. Decode steps split the context; prefill runs in tiles.
 //!
-//! Contexts are cut at absolute positions, so neither the other rows of a step, nor the chunks of a prompt, nor the
-//! pages that a sequence happens to have show in a row's bits.
+//! Contexts are split at absolute positions, so the bits of a row do not depend on the other rows of the step, the
+//! chunks of a prompt, or the page numbers of its sequence.
 
 mod decode;
 mod prefill;
@@ -16,22 +16,20 @@ use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{KvPages, List, Rows};
 
-/// Where the rows of a step find their keys and values: lists of numbers that the kernels read when they run.
+/// Where the rows of a step find their keys and values: lists that the kernels read when they run.
 #[derive(Debug)]
 pub struct Tables<'a, D: Device> {
     /// The position of each row.
     pub positions: List<'a, D>, // [n_rows]
-    /// The sequence of each row, or `u32::MAX` for a row that sees nothing, whose result is zero. Nothing else of such
-    /// a row is read.
+    /// The sequence of each row, or `u32::MAX` for padding, whose result is zero and which reads nothing else.
     pub seq_of_row: List<'a, D>, // [n_rows]
-    /// For each sequence what is added, wrapping, to the number of a page, counted from the start of the sequence, to
-    /// find the page's place in `words`.
+    /// Per sequence, the wrapping offset from the number of a page within the sequence to its index in `words`.
     pub bases: List<'a, D>, // [n_seqs]
-    /// Pages by these places. Only those are looked up that hold a position that a row sees: none in front of its
-    /// window, and none behind its reach.
+    /// Page numbers. Only pages that hold a visible position are looked up: none before the row's window, and none past
+    /// its reach.
     pub words: List<'a, D>,
-    /// One past the last position that each row sees; none if rows see up to themselves. A row whose reach is not
-    /// behind the start of its window sees nothing.
+    /// Exclusive end of the positions that each row attends to; without it, rows attend up to themselves. A row whose
+    /// reach is at or before the start of its window attends to nothing.
     pub reaches: Option<List<'a, D>>, // [n_rows]
 }
 
@@ -43,31 +41,32 @@ impl<D: Device> Clone for Tables<'_, D> {
 
 impl<D: Device> Copy for Tables<'_, D> {}
 
-/// Attention of a layer: `softmax(cap(scale * q k)) v` over the positions that a row sees. The keys and values of
-/// these are stored already.
+/// Attention of a layer: `softmax(cap(scale * q k)) v` over the positions that a row attends to. Their keys and values
+/// are stored already.
 ///
-/// Rows of `q`, of `out` and of the lists have the same numbers.
+/// Rows have the same indices in `q`, in `out` and in the lists.
 #[derive(Debug)]
 pub struct Attention<'a, D: Device> {
     /// Queries, `[n_rows, n_heads * head_dim]`.
     pub q: Rows<'a, D>,
     /// Keys and values.
     pub pages: &'a KvPages<D>,
-    /// Where those of each row are.
+    /// Locations of each row's keys and values.
     pub tables: Tables<'a, D>,
-    /// Query heads; `n_heads / n_kv_heads` after one another share a head of keys and values.
+    /// Query heads. `n_heads / n_kv_heads` consecutive ones share a head of keys and values.
     pub n_heads: usize,
-    /// Factor of the scores.
+    /// Factor on the scores.
     pub scale: f32,
     /// Scores become `softcap * tanh(score / softcap)`.
     pub softcap: Option<f32>,
-    /// Positions that a row sees up to its own, which is included, at least 1; otherwise all up to its own.
+    /// Number of positions that a row attends to, up to and including its own; at least 1. Without it, rows attend to
+    /// all positions up to their own.
     pub window: Option<usize>,
-    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    /// Whether windows are aligned chunks: a row attends only to its own chunk, up to itself.
     pub chunked: bool,
-    /// A score for each head that takes part in the softmax without a value, `[1, n_heads]`.
+    /// A score per head that takes part in the softmax without a value, `[1, n_heads]`.
     pub sinks: Option<Rows<'a, D>>,
-    /// The result, `[n_rows, n_heads * head_dim]`, and may be `q`.
+    /// The result, `[n_rows, n_heads * head_dim]`; it may be `q`.
     pub out: Rows<'a, D>,
 }
 
@@ -85,7 +84,7 @@ impl<D: Device> Attention<'_, D> {
         self.n_heads / self.pages.spec().n_kv_heads
     }
 
-    /// Asserts that shapes and devices fit.
+    /// Asserts that shapes and devices match.
     fn check(&self, kernels: &Kernels<D>) {
         let &Self { q, pages, tables, n_heads, window, sinks, out, .. } = self;
         let (n_rows, spec) = (q.n_rows(), pages.spec());
@@ -107,11 +106,12 @@ impl<D: Device> Attention<'_, D> {
         }
     }
 
-    /// What all kernels take first: queries, pages, tables, what becomes of scores, and results, if they are wanted.
+    /// The leading arguments of all attention kernels: queries, pages, tables, parameters of the scores, and results,
+    /// if they are stored.
     fn arguments(&self, out: Option<Rows<'_, D>>) -> [Argument; 22] {
         let Tables { positions, seq_of_row, bases, words, reaches } = self.tables;
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
-        // No window, and one that is wider than any context, are the same.
+        // No window is equivalent to one that exceeds every context.
         let window = self.window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
         let window = if self.chunked { -window } else { window };
         let count = |list: List<'_, D>| Argument::I32(list.len().min(i32::MAX as usize) as i32);
@@ -141,7 +141,7 @@ impl<D: Device> Attention<'_, D> {
         ]
     }
 
-    /// What kernels for any type of keys and values take last: the type, which others have in their names.
+    /// The last argument of kernels that handle every type of keys and values: the type.
     fn type_argument(&self, is_tensor: bool) -> Option<Argument> {
         (!is_tensor).then(|| Argument::I32(self.pages.spec().type_index() as i32))
     }

@@ -1,4 +1,4 @@
-//! Work that is captured once and replayed.
+//! Graphs: work that is captured once and replayed.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use crate::Error;
 use crate::device::{Device, Held, hold};
 use crate::kernels::Kernels;
 
-/// Launches that were captured, with all that they use.
+/// A graph of captured launches, with the kernels and the memory that they use.
 pub struct Captured<D: Device> {
     graph: D::Graph,
     kernels: Arc<Kernels<D>>,
@@ -20,11 +20,11 @@ impl<D: Device> std::fmt::Debug for Captured<D> {
 }
 
 impl<D: Device> Captured<D> {
-    /// Captures what `work` queues in the stream, instead of running it. The memory of the buffers that it uses
-    /// stays until this is dropped.
+    /// Captures the work that `work` queues in the stream instead of running it. The memory of the buffers that it uses
+    /// is kept until this is dropped.
     ///
     /// # Errors
-    /// What `work` and the driver report.
+    /// Any error of `work` or of the driver.
     pub fn new(
         kernels: &Arc<Kernels<D>>,
         stream: &D::Stream,
@@ -33,7 +33,7 @@ impl<D: Device> Captured<D> {
         let device = kernels.device();
         device.begin_capture(stream)?;
         let (queued, memory) = hold(work);
-        // Ended also where something was refused, so that the stream can be used again.
+        // The capture must end after an error too, so that the stream can be used again.
         let graph = device.end_capture(stream);
         queued?;
         Ok(Self { graph: graph?, kernels: Arc::clone(kernels), _memory: memory })
@@ -42,9 +42,9 @@ impl<D: Device> Captured<D> {
     /// Queues the captured work.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     pub fn replay(&self, stream: &D::Stream) -> Result<(), Error> {
-        // SAFETY: the memory of every buffer whose address a launch was given, and the kernels, are held.
+        // SAFETY: the kernels and the memory of every buffer whose address a launch was given are held.
         unsafe { self.kernels.device().replay(stream, &self.graph) }
     }
 }
@@ -75,7 +75,7 @@ pub(super) mod tests {
         captured.replay(&stream).unwrap();
         assert_eq!(read(&stream, &out, 3), [15.0, 22.0, 33.0]);
         drop((captured, x, out));
-        // A card has other processes, and its driver keeps memory for graphs.
+        // A GPU has other processes, and its driver keeps memory for graphs.
         if !is_card() {
             assert_eq!(device.free_bytes().unwrap(), before);
         }

@@ -1,21 +1,21 @@
-//! The gated delta rule: linear attention whose state forgets by a gate and corrects what it has of a key
-//! (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464).
+//! The gated delta rule: linear attention whose state decays by a gate and is corrected by the difference to each new
+//! value (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464).
 //!
-//! A block takes some columns of the values of one head through all rows of a sequence, one after the other, so how a
-//! sequence is cut into steps shows in no bit.
+//! A block computes some value columns of one head for all rows of a sequence in order, so the division of a sequence
+//! into steps does not affect any bit.
 
 use super::recurrent::THREADS;
 use crate::device::{Argument, Device};
 use crate::kernels::{KEY_PIECES, Kernels};
 use crate::{Error, Rows, StateLayer, StateLists, StateSpec};
 
-/// Elements of a key that eight lanes take in one piece.
+/// Elements of a key that eight lanes process at a time.
 const PIECE: usize = 32;
-/// Columns of a block, for one column of a lane.
+/// Columns of a block with one column per lane.
 const COLUMNS: usize = 16;
 
-/// The shape and the constants of a gated delta rule. For each value head, with `S` of `[k_dim, v_dim]`, normalized
-/// `q` and `k`, and `q` over the root of `k_dim`:
+/// The shape and constants of a gated delta rule. For each value head, with `S` of `[k_dim, v_dim]`, normalized `q` and
+/// `k`, and `q` divided by the root of `k_dim`:
 ///
 /// ```text
 /// S = exp(g) S                       g = decay * softplus(a + dt_bias)
@@ -24,39 +24,39 @@ const COLUMNS: usize = 16;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeltaNetSpec {
-    /// Heads of keys and queries; each serves `n_v_heads / n_k_heads` heads of values.
+    /// Key and query heads. Each serves `n_v_heads / n_k_heads` value heads.
     pub n_k_heads: usize,
-    /// Heads of values.
+    /// Value heads.
     pub n_v_heads: usize,
     /// Elements of a key, at most [`DeltaNetSpec::MAX_KEY_DIM`].
     pub k_dim: usize,
     /// Elements of a value.
     pub v_dim: usize,
-    /// Added to the squares of keys and queries before they are normalized.
+    /// Added to the squared norms of keys and queries before normalization.
     pub eps: f32,
     /// Whether value head `h` uses key head `h % n_k_heads`, instead of `h / (n_v_heads / n_k_heads)`.
     pub tiled: bool,
 }
 
 impl DeltaNetSpec {
-    /// The longest keys that kernels take.
+    /// The maximum key dimension of the kernels.
     pub const MAX_KEY_DIM: usize = PIECE * KEY_PIECES[KEY_PIECES.len() - 1];
 
-    /// The states of a layer.
+    /// The shape of a layer's states.
     pub fn states(&self, n_slots: usize) -> StateSpec {
         let len = [self.n_v_heads, self.k_dim, self.v_dim];
         StateSpec { len: len.into_iter().fold(1, usize::saturating_mul), n_slots }
     }
 }
 
-/// A gated delta rule with its inputs.
+/// Operands of a gated delta rule.
 #[derive(Debug)]
 pub struct DeltaNet<'a, D: Device> {
-    /// Its shape and constants.
+    /// Shape and constants.
     pub spec: DeltaNetSpec,
     /// `-exp(A_log)` of the value heads. `[1, n_v_heads]`
     pub decay: Rows<'a, D>,
-    /// Added to the gates of the decay. `[1, n_v_heads]`
+    /// Added to the decay gates. `[1, n_v_heads]`
     pub dt_bias: Rows<'a, D>,
     /// Queries. `[n_rows, n_k_heads * k_dim]`
     pub q: Rows<'a, D>,
@@ -64,26 +64,26 @@ pub struct DeltaNet<'a, D: Device> {
     pub k: Rows<'a, D>,
     /// Values. `[n_rows, n_v_heads * v_dim]`
     pub v: Rows<'a, D>,
-    /// Gates of the decay. `[n_rows, n_v_heads]`
+    /// Decay gates. `[n_rows, n_v_heads]`
     pub a: Rows<'a, D>,
-    /// Gates of the writing, before the sigmoid. `[n_rows, n_v_heads]`
+    /// Write gates before the sigmoid. `[n_rows, n_v_heads]`
     pub b: Rows<'a, D>,
-    /// The result, which shares nothing with the inputs. `[n_rows, n_v_heads * v_dim]`
+    /// The result, which must not overlap the inputs. `[n_rows, n_v_heads * v_dim]`
     pub out: Rows<'a, D>,
-    /// The states.
+    /// States of the layer.
     pub states: &'a StateLayer<D>,
-    /// Which of them are read and written.
+    /// The states that are read and written.
     pub lists: StateLists<'a, D>,
 }
 
-/// Queues the rule for the rows of all sequences, and stores the states that are wanted. A row of no sequence is left
-/// as it is. Rows and slots that do not exist stop the device: the next call that waits reports it.
+/// Queues the rule for the rows of all sequences and stores the requested states. Rows without a sequence are skipped.
+/// Rows and slots that do not exist stop the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or keys are longer than [`DeltaNetSpec::MAX_KEY_DIM`].
+/// If shapes or devices do not match, or keys are longer than [`DeltaNetSpec::MAX_KEY_DIM`].
 pub fn delta_net<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -108,7 +108,7 @@ pub fn delta_net<D: Device>(
     lists.check(kernels, n_rows, states, spec.states(0).len);
     let pieces = KEY_PIECES.iter().position(|pieces| k_dim <= PIECE * pieces);
     let pieces = pieces.unwrap_or_else(|| panic!("keys of {k_dim} elements"));
-    // Sequences of several rows read keys and queries again and again; both kernels have the same bits.
+    // Sequences of several rows read keys and queries repeatedly. Both kernels have the same bits.
     let cols = if n_rows >= 4 * lists.n_seqs { 2 } else { 1 };
     let is_wide = q.is_aligned() && k.is_aligned() && k_dim.is_multiple_of(4);
     let [slots, slot_len, n_slots] = states.arguments();
@@ -148,8 +148,8 @@ pub fn delta_net<D: Device>(
     // A state fits in 31 bits, and so do its columns.
     let n_blocks = n_v_heads * v_dim.div_ceil(cols * COLUMNS);
     let grid = [n_blocks as u32, lists.n_seqs as u32, 1];
-    // SAFETY: the arguments are those of `delta_net_*` in order; rows and lists are inside of their buffers and their
-    // shapes were checked, and the kernel checks what the lists say. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `delta_net_*` in order; rows and lists lie inside their buffers and their
+    // shapes were checked, and the kernel checks the lists' contents. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
@@ -170,11 +170,11 @@ pub(super) mod tests {
         n_rows: usize,
         /// q, k, v, a and b of all rows.
         inputs: [Vec<f32>; 5],
-        /// One element too many in front.
+        /// With one unused element before.
         decay: Vec<f32>,
         dt_bias: Vec<f32>,
         states: StateLayer<TestDevice>,
-        /// Elements between the rows.
+        /// Unused elements between rows.
         gap: usize,
     }
 
@@ -187,7 +187,7 @@ pub(super) mod tests {
             let mut random = Random(k_dim as u64);
             let mut inputs =
                 [keys, keys, values, n_v_heads, n_v_heads].map(|n| random.floats(n_rows * n));
-            // Gates of any size: almost nothing is forgotten, and almost all.
+            // Gates of all sizes: almost nothing decays, and almost everything.
             inputs[3].iter_mut().for_each(|a| *a *= 30.0);
             let decay = random.floats(n_v_heads + 1).iter().map(|x| -x.abs() * 0.3).collect();
             let dt_bias = random.floats(n_v_heads + 1);
@@ -195,7 +195,7 @@ pub(super) mod tests {
             Self { kernels, stream, spec, n_rows, inputs, decay, dt_bias, states, gap: 4 }
         }
 
-        /// The definition, in F64: the answers and the last states, `[n_v_heads][v_dim][k_dim]`.
+        /// The definition in F64: results and final states, `[n_v_heads][v_dim][k_dim]`.
         fn expected(&self) -> (Vec<f64>, Vec<f64>) {
             let DeltaNetSpec { n_k_heads, n_v_heads, k_dim, v_dim, tiled, .. } = self.spec;
             let [q, k, v, a, b] = &self.inputs;
@@ -229,8 +229,8 @@ pub(super) mod tests {
             (out, states)
         }
 
-        /// The rows from `first` on as the sequences `seqs` of one batch: each its number of rows and the slot that
-        /// it continues from. `writes` are rows of the batch and slots.
+        /// Runs the rows from `first` on as a batch of sequences, each given by its number of rows and the slot that it
+        /// continues from. `writes` are pairs of a row of the batch and a slot.
         fn run(&self, first: usize, seqs: &[(usize, u32)], writes: &[(usize, u32)]) -> Vec<f32> {
             let (stream, device) = (&self.stream, self.kernels.device());
             let words = StateWords::new(device, stream, seqs, writes);
@@ -324,18 +324,18 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn cuts_and_kept_states_change_no_bit() {
-        // A kernel for each.
+        // One for each kernel.
         for k_dim in [20, 40, 100, 200] {
             let case = Case::new([1, 2, k_dim, 20], false, 12);
             let whole = case.run(0, &[(12, NONE)], &[(3, 1), (7, 2), (11, 3)]);
             let width = whole.len() / 12;
-            // From each of the states that were kept on the way.
+            // Continue from each of the stored states.
             for (row, from) in [(4, 1), (8, 2)] {
                 let rest = case.run(row, &[(12 - row, from)], &[(11 - row, 4)]);
                 assert_eq!(rest, whole[row * width..], "from row {row}");
                 assert_eq!(case.state(4), case.state(3), "from row {row}");
             }
-            // Row by row, with one column of a lane and not two.
+            // One row at a time, with one column per lane instead of two.
             let mut by_rows = Vec::new();
             for row in 0..12 {
                 let from = if row == 0 { NONE } else { 4 + row as u32 };
@@ -353,7 +353,7 @@ pub(super) mod tests {
         let one = case.run(3, &[(2, 0)], &[]);
         let other = case.run(5, &[(3, 0)], &[]);
         let new = case.run(8, &[(1, NONE)], &[]);
-        // Two continue from one state, as forks do, one begins, and one has no rows.
+        // Two sequences continue from one state, as forks do, one begins, and one has no rows.
         let seqs = [(2, 0), (0, NONE), (3, 0), (1, NONE)];
         let together = case.run(3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());
@@ -399,7 +399,7 @@ pub(super) mod tests {
                 let width = input.len() / 3;
                 buffer.write(stream, 0, &input[row * width..][..width]).unwrap();
             }
-            // SAFETY: all buffers are still there.
+            // SAFETY: all buffers are still alive.
             unsafe { device.replay(stream, &graph) }.unwrap();
             assert_eq!(read(stream, &out, 4), whole[row * 4..][..4]);
         }

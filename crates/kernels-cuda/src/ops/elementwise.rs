@@ -1,4 +1,4 @@
-//! Operations on the single elements of rows.
+//! Elementwise operations on rows.
 
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
@@ -7,7 +7,7 @@ use crate::{Activation, Error, Rows};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// What becomes of an element.
+/// An elementwise operation on `x`.
 #[derive(Debug)]
 pub enum Elementwise<'a, D: Device> {
     /// `act(x)`.
@@ -22,17 +22,17 @@ pub enum Elementwise<'a, D: Device> {
     Scale(f32),
     /// `cap * tanh(x / cap)`.
     Softcap(f32),
-    /// `x`, no less than the first constant and no more than the second.
+    /// `x`, limited to the range between both constants.
     Clamp(f32, f32),
 }
 
 /// Queues an operation on each element. `out` may be `x` or the other operand.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows have more than 16 million elements.
+/// If shapes or devices do not match, or rows have more than 16 million elements.
 pub fn elementwise<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -47,8 +47,8 @@ pub fn elementwise<D: Device>(
     assert!(n_blocks <= 65535, "rows of {n_cols} elements");
     let grid = [n_rows as u32, n_blocks as u32, 1];
     let launch = |function: &D::Function, arguments: &[Argument]| {
-        // SAFETY: the arguments are those of the kernels in order; rows are inside of their buffers, and their
-        // shapes were checked. As `matvec` says, buffers outlive queued work.
+        // SAFETY: the arguments are those of the kernels in order; rows lie within their buffers, and their shapes were
+        // checked. As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, function, grid, [THREADS, 1], arguments) }
     };
     let n_cols = Argument::I32(n_cols as i32);
@@ -143,10 +143,10 @@ pub(super) mod tests {
         }
     }
 
-    /// What an operation should do to an element.
+    /// The reference of an operation.
     type Function = Box<dyn Fn(f64, f64) -> f64>;
 
-    /// The complementary error function: Simpson's rule over its integral, which is far below 1e-9 off.
+    /// The complementary error function by Simpson's rule, with an error far below 1e-9.
     fn erfc(x: f64) -> f64 {
         let (n, end) = (20_000, 9.0f64);
         if x < 0.0 {

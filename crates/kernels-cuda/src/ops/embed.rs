@@ -1,22 +1,22 @@
-//! Rows of tables by their numbers, and of values by theirs.
+//! Embedding lookups and row selection.
 
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::matrix::BLOCK_TYPES;
 use crate::{Error, List, Matrix, Rows};
 
-/// Threads of a block, for look-ups and for copies.
+/// Threads of a block for lookups.
 const THREADS: u32 = 128;
 const COPY_THREADS: u32 = 256;
 
-/// Queues a look-up of rows by their numbers, times `scale`. A row of `out` whose number is `u32::MAX` is left as
-/// it is. Any other number that the matrix does not have stops the device: the next call that waits reports it.
+/// Queues a lookup of rows by index, scaled by `scale`. Rows of `out` whose index is `u32::MAX` are not written. Any
+/// other index out of range stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn embed<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -43,19 +43,19 @@ pub fn embed<D: Device>(
     let grid = [out.n_rows() as u32, 1, 1];
     let index = BLOCK_TYPES.iter().position(|&ty| ty == matrix.ty());
     let function = &kernels.embed.by_type[index.expect("matrices have these types only")];
-    // SAFETY: the arguments are those of `embed_*` in order; rows and lists are inside of their buffers, their
-    // shapes were checked, and the kernel checks numbers. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `embed_*` in order; rows and lists lie inside their buffers, their shapes were
+    // checked, and the kernel checks the indices. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues a copy of the rows of `x` with these numbers. A number that `x` does not have stops the device: the next
-/// call that waits reports it.
+/// Queues a copy of the rows of `x` with these indices. An index out of range stops the device, which the next call
+/// that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows have more than 16 million elements.
+/// If shapes or devices do not match, or rows have more than 16 million elements.
 pub fn select_rows<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,

@@ -1,8 +1,8 @@
-//! Products of rows with the matrices of their experts, which the device reads in the routes of each row.
+//! Products of rows with the matrices of their experts. The device reads the experts from the routes of each row.
 //!
-//! A row and one of its experts are a pair. Decode rows are multiplied pair by pair; from some number on it is worth
-//! sorting the pairs by expert, so that a matrix is read once for several, and the bits of a row's results are the same
-//! either way. Prefill rows are sorted and multiplied in tiles.
+//! A row and one of its experts form a pair. Decode rows are multiplied pair by pair, or, with enough pairs, sorted by
+//! expert so that a read of a matrix serves several; the bits are the same either way. Prefill rows are sorted and
+//! multiplied in tiles.
 
 use std::sync::Arc;
 
@@ -11,45 +11,45 @@ use crate::device::{Argument, Arguments, Device};
 use crate::kernels::{ExpertTypeKernels, Kernels, PAIR_TILES};
 use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 
-/// Threads that sort.
+/// Threads of the sorting kernel.
 const SORT_THREADS: u32 = 1024;
 /// Pairs of a tile for decode rows.
 const FEW: usize = 4;
-/// Warps of a block for decode rows, and rows of a matrix for each of them by kernel.
+/// Warps of a block for decode rows, and matrix rows per warp of each kernel.
 const WARPS: usize = 4;
 const ROWS: [usize; 2] = [4, 2];
 const INT8_ROWS: [usize; 2] = [2, 2];
-/// Rows of a matrix for a block in prompts with F32 activations, and its threads.
+/// Matrix rows of a block for prefill rows with F32 activations, and its threads.
 const F32_ROWS: usize = 128;
 const F32_THREADS: u32 = 128;
-/// Columns that products in half precision take at once.
+/// Columns that half-precision products process at a time.
 const DEPTH: usize = 64;
-/// Words of a tile: its expert, its first place, its pairs, and one that is not used. What says how many tiles there
-/// are comes before them and is as large.
+/// Bytes of a tile entry: expert, first place, number of pairs, and an unused word. The number of tiles precedes them
+/// in an entry of the same size.
 const TILE_BYTES: usize = 16;
 
-/// Room for pairs of rows and their experts, sorted by expert.
+/// Memory for pairs of rows and experts, sorted by expert.
 #[derive(Debug)]
 pub struct ExpertPairs<D: Device> {
-    /// Tiles, then the pairs by place.
+    /// Tile entries, then the sorted pairs.
     buffer: Buffer<D>,
     max_pairs: usize,
     max_tiles: usize,
 }
 
 impl<D: Device> ExpertPairs<D> {
-    /// The maximum number of tiles of up to `tile_rows` that so many pairs make.
+    /// The maximum number of tiles of up to `tile_rows` rows that this many pairs form.
     fn n_tiles(n_pairs: usize, n_experts: usize, tile_rows: usize) -> usize {
-        // Every expert may have a tile that is not full.
+        // Each expert may have a partial tile.
         n_pairs / tile_rows + n_experts.min(n_pairs)
     }
 
-    /// Bytes of room for up to `max_pairs` pairs with up to `max_experts` experts.
+    /// Bytes for up to `max_pairs` pairs with up to `max_experts` experts.
     pub fn bytes(max_pairs: usize, max_experts: usize) -> usize {
         (1 + Self::n_tiles(max_pairs, max_experts, FEW)) * TILE_BYTES + 4 * max_pairs
     }
 
-    /// Such room.
+    /// Allocates memory for up to `max_pairs` pairs with up to `max_experts` experts.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -59,14 +59,14 @@ impl<D: Device> ExpertPairs<D> {
         Ok(Self { buffer, max_pairs, max_tiles: Self::n_tiles(max_pairs, max_experts, FEW) })
     }
 
-    /// Where the tiles and the pairs by place begin.
+    /// Addresses of the tiles and of the sorted pairs.
     fn arguments(&self) -> [Argument; 2] {
         let order = (1 + self.max_tiles) * TILE_BYTES;
         [0, order].map(|at| Argument::Address(self.buffer.address() + at as u64))
     }
 }
 
-/// The pairs of some rows as [`sort_by_expert`] has sorted them.
+/// Pairs of a step, sorted by [`sort_by_expert`].
 #[derive(Debug)]
 pub struct SortedPairs<'a, D: Device> {
     room: &'a ExpertPairs<D>,
@@ -83,22 +83,22 @@ impl<D: Device> Clone for SortedPairs<'_, D> {
 
 impl<D: Device> Copy for SortedPairs<'_, D> {}
 
-/// What pairs are sorted for, which says how many of an expert are multiplied together.
+/// The products that pairs are sorted for, which determines the number of pairs per tile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PairTiles {
     /// Decode rows: [`expert_matvec`] and [`expert_matvec_int8`].
     Few,
-    /// Prompts in which experts have few pairs each: all other products. It shows in no bits.
+    /// All other products, with few pairs per expert. The choice between this and `Many` does not affect bits.
     Several,
-    /// Prompts in which experts have many.
+    /// All other products, with many pairs per expert.
     Many,
 }
 
 impl PairTiles {
-    /// The better ones for this many pairs of prompts.
+    /// The better choice for this many pairs of prefill rows.
     pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
         let [small, _] = PAIR_TILES;
-        // Larger tiles read a matrix less often, and are worth it where they are mostly full.
+        // Larger tiles read a matrix less often, which pays off if most of them are full.
         if n_pairs < 3 * small.pairs / 2 * n_experts { Self::Several } else { Self::Many }
     }
 
@@ -112,21 +112,21 @@ impl PairTiles {
     }
 }
 
-/// Whether so many pairs of decode rows are worth sorting before [`expert_matvec`] and [`expert_matvec_int8`]: whether
-/// enough of them share an expert.
+/// Whether enough of this many pairs of decode rows share an expert for sorting to pay off before [`expert_matvec`] and
+/// [`expert_matvec_int8`].
 pub fn is_worth_sorting(n_pairs: usize, n_experts: usize) -> bool {
     2 * n_pairs >= n_experts
 }
 
-/// Queues the sorting of the pairs of rows and the experts that their routes name, for the products that follow with
-/// the same routes, until the room is used again. The pairs of an expert stay in their order. An expert that does not exist stops the device: the
-/// next call that waits reports it.
+/// Queues the sorting of pairs by expert. The result serves all products with the same routes until `room` is used
+/// again. The pairs of an expert keep their order. An expert that does not exist stops the device, which the next call
+/// that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or there is too little room.
+/// If shapes or devices do not match, or `room` is too small.
 pub fn sort_by_expert<'a, D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -160,39 +160,40 @@ pub fn sort_by_expert<'a, D: Device>(
         Argument::I32(room.max_tiles as i32),
     ];
     let function = &kernels.experts.sort;
-    // SAFETY: the arguments are those of `sort_by_expert` in order; rows are inside of their buffer, there is room for
-    // the pairs and tiles, and the kernel checks the routes. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `sort_by_expert` in order; rows lie inside their buffer, there is room for the
+    // pairs and tiles, and the kernel checks the routes. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, [1, 1, 1], [SORT_THREADS, 1], &arguments) }?;
     Ok(SortedPairs { room, n_pairs, n_experts, tiles })
 }
 
-/// Products of each row with the matrices of its experts: for each matrix, the results of a row's experts side by
-/// side, in the order of the routes. What belongs to the expert -1 is left as it is.
+/// Products of each row with the matrices of its experts. For each matrix, the results of a row's experts are
+/// concatenated in the order of the routes. Results of expert -1 are not written.
 #[derive(Debug)]
 pub struct ExpertLinear<'a, D: Device, X> {
-    /// The matrices of all experts one below the other, `[n_experts * n_outputs, n_cols]`: those of one part or of
-    /// several, which may have different numbers of outputs and types.
+    /// One or several matrices, each with those of all experts stacked by rows, `[n_experts * n_outputs, n_cols]`.
+    /// Their types and numbers of outputs may differ.
     pub matrices: &'a [&'a Matrix<D>],
-    /// Experts that there are.
+    /// Number of experts.
     pub n_experts: usize,
-    /// `[n_rows, n_cols]`, or `[n_rows, n_chosen * n_cols]` with some columns for each expert of a row.
+    /// Activations, `[n_rows, n_cols]`, or `[n_rows, n_chosen * n_cols]` with separate columns for each expert of a
+    /// row.
     pub x: X,
-    /// What [`route`](crate::route()) wrote, `[n_rows, 2 * n_chosen]`.
+    /// The result of [`route`](crate::route()), `[n_rows, 2 * n_chosen]`.
     pub routes: Rows<'a, D>,
-    /// `[n_rows, n_chosen * (sum of all n_outputs)]`.
+    /// The result, `[n_rows, n_chosen * (sum of all n_outputs)]`.
     pub out: Rows<'a, D>,
 }
 
-/// A product whose shapes were checked.
+/// Dimensions of a product whose shapes were checked.
 struct Checked {
     n_cols: usize,
     n_chosen: usize,
-    /// Columns of x for each expert of a row, 0 where they share them.
+    /// Columns of x per expert of a row; 0 if its experts share all of them.
     n_own: usize,
 }
 
 impl<D: Device, X> ExpertLinear<'_, D, X> {
-    /// Asserts that shapes and devices fit.
+    /// Asserts that shapes and devices match.
     fn check(
         &self,
         kernels: &Kernels<D>,
@@ -222,14 +223,14 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
         Checked { n_cols, n_chosen, n_own }
     }
 
-    /// Rows of each expert's matrix.
+    /// Number of outputs of each expert.
     fn n_outputs(&self, matrix: &Matrix<D>) -> usize {
         let (n_rows, n) = (matrix.n_rows(), self.n_experts);
         assert!(n > 0 && n_rows.is_multiple_of(n), "{n_rows} rows of {n} experts");
         n_rows / n
     }
 
-    /// Queues one launch for every two matrices of a type that follow one another.
+    /// Queues one launch per two consecutive matrices of a type.
     fn launch(
         &self,
         kernels: &Kernels<D>,
@@ -277,37 +278,37 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
             let function = (how.function)(kernels.experts_of(ty)?);
             let function = function.unwrap_or_else(|| panic!("no such products of {ty}"));
             // SAFETY: the arguments are those of `expert_*` in order. The planes are those of the matrices, rows were
-            // checked to be inside of their buffers when they were made, their shapes in `check`, and the kernels
-            // check the routes. As `matvec` says, buffers outlive queued work.
+            // checked to be within their buffers when they were made, their shapes in `check`, and the kernels check
+            // the routes. As `matvec` says, buffers outlive queued work.
             unsafe { kernels.launch(stream, function, grid, how.block, &arguments) }?;
         }
         Ok(())
     }
 }
 
-/// What distinguishes the kernels of products.
+/// The parameters in which the kernels of products differ.
 struct How<'a, D: Device> {
-    /// The kernel of a type, if it has one.
+    /// Selects the kernel of a type, if it has one.
     function: &'a dyn Fn(&ExpertTypeKernels<D>) -> Option<&D::Function>,
-    /// Threads of a block, and rows of a matrix that it has.
+    /// Threads of a block, and its matrix rows.
     block: [u32; 2],
     block_rows: usize,
-    /// What it takes for x.
+    /// Arguments for x.
     x: &'a [Argument],
-    /// What it counts columns of x in for each expert of a row, 0 where they share them.
+    /// Columns of x per expert of a row, in the kernel's unit; 0 if its experts share all of them.
     n_own: usize,
-    /// Whether it takes routes and the number of experts.
+    /// Whether the kernel takes routes and the number of experts.
     takes_routes: bool,
 }
 
-/// Which kernel for decode rows takes pairs, sorted or not.
+/// Index of the decode kernel for sorted or unsorted pairs.
 fn which<D: Device>(sorted: Option<SortedPairs<'_, D>>) -> usize {
     let Some(sorted) = sorted else { return 0 };
     assert_eq!(sorted.tiles, PairTiles::Few, "what pairs were sorted for");
     1
 }
 
-/// Which kernel for prompts takes pairs.
+/// Index of the prefill kernel for sorted pairs.
 fn tile<D: Device>(sorted: SortedPairs<'_, D>) -> usize {
     match sorted.tiles {
         PairTiles::Few => panic!("pairs were sorted for generated rows"),
@@ -316,22 +317,22 @@ fn tile<D: Device>(sorted: SortedPairs<'_, D>) -> usize {
     }
 }
 
-/// Asserts that rows of F32 values and the columns of each expert begin at multiples of 16 bytes.
+/// Asserts that F32 rows and the columns of each expert are aligned to 16 bytes.
 fn check_four<D: Device>(x: Rows<'_, D>, checked: &Checked) {
     x.check_aligned("x");
     assert!(checked.n_own.is_multiple_of(4), "{} columns of each expert", checked.n_own);
 }
 
-/// Queues the products of decode rows of F32 values. The bits of a row's results depend on its own values alone, and
-/// not on whether its pairs were sorted.
+/// Queues products of F32 decode rows. The bits of a row's results depend on its own values alone, and not on whether
+/// its pairs were sorted.
 ///
 /// # Errors
-/// What the driver reports, and [`Error::Kernel`] if it does not take kernels that were not
+/// Any error of the driver, including [`Error::Kernel`] if it rejects kernels that were not
 /// [prepared](Kernels::prepare_experts).
 ///
 /// # Panics
-/// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
-/// do not, or there are more than 65,535 pairs.
+/// If shapes or devices do not match, rows or the columns of each expert are not aligned to 16 bytes, or there are more
+/// than 65,535 pairs.
 pub fn expert_matvec<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -354,15 +355,15 @@ pub fn expert_matvec<D: Device>(
     linear.launch(kernels, stream, &checked, sorted, &how)
 }
 
-/// Queues the products of decode rows of 8-bit integers. The bits of a row's results depend on its own values alone,
-/// and not on whether its pairs were sorted.
+/// Queues products of 8-bit decode rows. The bits of a row's results depend on its own values alone, and not on whether
+/// its pairs were sorted.
 ///
 /// # Errors
 /// As [`expert_matvec`].
 ///
 /// # Panics
-/// If shapes or devices do not fit, a type is none that [`takes_quantized`](crate::takes_quantized), or there are more
-/// than 65,535 pairs.
+/// If shapes or devices do not match, [`takes_quantized`](crate::takes_quantized) does not hold for a type, or there
+/// are more than 65,535 pairs.
 pub fn expert_matvec_int8<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -383,7 +384,7 @@ pub fn expert_matvec_int8<D: Device>(
     linear.launch(kernels, stream, &checked, sorted, &how)
 }
 
-/// Asserts that shapes and devices of 8-bit products fit.
+/// Asserts that shapes and devices of 8-bit products match.
 fn check_blocks<D: Device>(
     kernels: &Kernels<D>,
     linear: &ExpertLinear<'_, D, Quantized<'_, D>>,
@@ -398,15 +399,14 @@ fn check_blocks<D: Device>(
     checked
 }
 
-/// Queues the products of prompts of F32 values, whose pairs were sorted for that. The bits of a row's results depend on
-/// its own values alone.
+/// Queues products of F32 prefill rows with sorted pairs. The bits of a row's results depend on its own values alone.
 ///
 /// # Errors
 /// As [`expert_matvec`].
 ///
 /// # Panics
-/// If shapes or devices do not fit, rows do not begin at multiples of 16 bytes or experts have columns of their own that
-/// do not, or there are more than 65,535 tiles.
+/// If shapes or devices do not match, rows or the columns of each expert are not aligned to 16 bytes, or there are more
+/// than 65,535 tiles.
 pub fn expert_matmul<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -417,7 +417,7 @@ pub fn expert_matmul<D: Device>(
     x.check(kernels, "x", linear.routes.n_rows(), x.n_cols());
     let checked = linear.check(kernels, x.n_cols(), Some(sorted));
     check_four(x, &checked);
-    // One kernel takes tiles of either size.
+    // One kernel supports both tile sizes.
     tile(sorted);
     let how = How {
         function: &|of| Some(&of.matmul),
@@ -430,20 +430,20 @@ pub fn expert_matmul<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Whether [`expert_matmul_half`] takes experts with this many columns of their own: each begins where the kernel's
-/// steps of columns do.
+/// Whether [`expert_matmul_half`] supports experts with this many separate columns: those of each must begin at a
+/// column step of the kernel.
 pub fn takes_own_halves(n_cols: usize) -> bool {
     n_cols.is_multiple_of(DEPTH)
 }
 
-/// Queues the products of prompts in half precision on tensor cores, whose sums are F32. The bits of a row's results
-/// depend on its own values alone.
+/// Queues products of half-precision prefill rows on tensor cores with F32 sums. The bits of a row's results depend on
+/// its own values alone.
 ///
 /// # Errors
 /// As [`expert_matvec`].
 ///
 /// # Panics
-/// If shapes, types or devices do not fit, experts have columns of their own that are none that [`takes_own_halves`], or
+/// If shapes, types or devices do not match, [`takes_own_halves`] does not hold for separate columns of experts, or
 /// there are more than 65,535 tiles.
 pub fn expert_matmul_half<D: Device>(
     kernels: &Kernels<D>,
@@ -472,15 +472,14 @@ pub fn expert_matmul_half<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Queues the products of prompts of 8-bit integers on tensor cores. The bits of a row's results depend on its own values
-/// alone.
+/// Queues products of 8-bit prefill rows on tensor cores. The bits of a row's results depend on its own values alone.
 ///
 /// # Errors
 /// As [`expert_matvec`].
 ///
 /// # Panics
-/// If shapes or devices do not fit, a type is none that [`takes_quantized`](crate::takes_quantized), or there are more
-/// than 65,535 tiles.
+/// If shapes or devices do not match, [`takes_quantized`](crate::takes_quantized) does not hold for a type, or there
+/// are more than 65,535 tiles.
 pub fn expert_matmul_int8<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -503,7 +502,7 @@ pub fn expert_matmul_int8<D: Device>(
     linear.launch(kernels, stream, &checked, Some(sorted), &how)
 }
 
-/// Asserts that 32 bits can index the elements of this many rows of x.
+/// Asserts that 32-bit indices suffice for the elements of x.
 fn check_numbers(n_rows: usize, stride: Argument) {
     let Argument::I32(stride) = stride else { unreachable!("a number") };
     let fits = n_rows.checked_mul(stride as usize).is_some_and(|n| u32::try_from(n).is_ok());
@@ -521,12 +520,12 @@ pub(super) mod tests {
 
     type On = (Kernels<TestDevice>, Stream);
 
-    /// Rows that chose experts.
+    /// Routes of rows with the given experts.
     fn routes(chosen: &[&[f32]]) -> Vec<f32> {
         chosen.iter().flat_map(|row| [*row, &vec![0.25; row.len()]].concat()).collect()
     }
 
-    /// Tiles and pairs as the device sorts them.
+    /// Sorts on the device and reads tiles and pairs.
     fn sorted(
         (kernels, stream): &On,
         routes: &[f32],
@@ -552,7 +551,7 @@ pub(super) mod tests {
     #[cfg_attr(test, test)]
     fn pairs_are_sorted_by_expert_and_keep_their_order() {
         let on = kernels();
-        // Some experts of all numbers, in as many parts as there are and in fewer; and rows that take no part.
+        // Numbers of experts around the kernel's limits, pairs that divide evenly and not, and rows without experts.
         for (n_rows, n_chosen, n_experts) in
             [(1, 1, 1), (5, 2, 3), (70, 3, 8), (400, 4, 60), (130, 8, 300), (90, 2, 1024)]
         {
@@ -576,7 +575,7 @@ pub(super) mod tests {
                 let found: Vec<usize> =
                     order[..wanted.len()].iter().map(|&pair| pair as usize).collect();
                 assert_eq!(found, wanted, "{n_experts} experts");
-                // Tiles of an expert each, one after the other.
+                // Each tile has one expert, and tiles follow one another.
                 let mut place = 0;
                 for (i, &[expert, first, n]) in tiles.iter().enumerate() {
                     assert_eq!(first as usize, place);
@@ -609,7 +608,7 @@ pub(super) mod tests {
     const N_EXPERTS: usize = 5;
     const N_CHOSEN: usize = 2;
 
-    /// The experts of the rows: all but one share an expert, so that it has several tiles, and the fourth has none.
+    /// The experts of a row. All rows but one share an expert, which has several tiles, and the fourth expert has none.
     fn ids(row: usize) -> [f32; N_CHOSEN] {
         if row == 3 { [-1.0; 2] } else { [(row % 3) as f32, 4.0] }
     }
@@ -625,7 +624,7 @@ pub(super) mod tests {
     }
 
     impl Form {
-        /// Weights and activations as they are multiplied.
+        /// Weights and activations after rounding.
         fn multiplied(self, ty: BlockType, w: &[f32], x: &[f32]) -> (Vec<f64>, Vec<f64>) {
             let plain = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect();
             let bf16 =
@@ -633,13 +632,13 @@ pub(super) mod tests {
             match self {
                 Self::Pairs | Self::Tiles(_) => (plain(w), plain(x)),
                 Self::Int8 | Self::Int8Tiles(_) => (plain(w), rounded(x)),
-                // What activations lose to F16, `slack` allows.
+                // `slack` allows for the rounding of activations to F16.
                 Self::HalfTiles(_) if ty == BlockType::F16 => (plain(w), plain(x)),
                 Self::HalfTiles(_) => (bf16(w), bf16(x)),
             }
         }
 
-        /// What a sum may be off, of the sum of magnitudes.
+        /// Tolerance of a sum, relative to the sum of magnitudes.
         fn slack(self, ty: BlockType) -> f64 {
             match self {
                 Self::HalfTiles(_) if ty == BlockType::F16 => 5e-4,
@@ -653,13 +652,13 @@ pub(super) mod tests {
         ty: BlockType,
         n_rows: usize,
         n_in: usize,
-        /// Rows of the first matrix and of the second.
+        /// Outputs of the first and of the second matrix.
         n_out: [usize; 2],
         is_shared: bool,
         form: Form,
     }
 
-    /// Results are as they should be, and have the same bits row by row and sorted or not: those of all rows.
+    /// Checks the results, and that single rows and sorted pairs give the same bits. Returns the bits of all rows.
     fn check(on: &On, case: Case) -> Vec<u32> {
         let (kernels, stream) = on;
         let device = kernels.device();
@@ -695,7 +694,7 @@ pub(super) mod tests {
             let x = Rows::new(&x_at, first * x_stride, n, x_cols, x_stride);
             let to = Rows::new(&out, first * out_stride, n, N_CHOSEN * n_out, out_stride);
             let linear = ExpertLinear { matrices, n_experts: N_EXPERTS, x, routes, out: to };
-            // Rows of a room that is wider than they are.
+            // Rows in a buffer with more columns.
             let quants = QuantizedRows::new(device, QuantType::Int8, n_rows, x_cols + 32).unwrap();
             let quantized = || {
                 let quants = quants.rows(first, n, x_cols);
@@ -780,7 +779,7 @@ pub(super) mod tests {
             let n_in = n_in.next_multiple_of(ty.block_len());
             check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..SMALL });
         }
-        // Rows that are longer than a step of a warp.
+        // Rows longer than a step of a warp.
         check(&on, Case { ty: BlockType::F16, n_in: 601, ..SMALL });
         check(&on, Case { ty: BlockType::Q4_0, n_in: 1056, is_shared: false, ..SMALL });
     }
@@ -815,11 +814,11 @@ pub(super) mod tests {
             let n_in = n_in.next_multiple_of(ty.block_len());
             check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..case });
         }
-        // Rows of any length, tiles that are full, more than half of it and less, and more rows than a block has.
+        // Partial blocks of rows, and full, mostly full and mostly empty tiles.
         let case = Case { form: Form::Tiles(PairTiles::Many), ..SMALL };
         check(&on, Case { ty: BlockType::BF16, n_in: 29, n_rows: 110, ..case });
         check(&on, Case { ty: BlockType::Q4_1, n_in: 32, n_rows: 78, n_out: [130, 7], ..case });
-        // Rows that are narrower than a step.
+        // Rows shorter than a step.
         for (ty, n_in) in [(BlockType::F32, 3), (BlockType::F32, 16), (BlockType::F16, 8)] {
             check(&on, Case { ty, n_in, is_shared: n_in == 3, ..case });
         }

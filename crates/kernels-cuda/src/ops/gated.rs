@@ -1,4 +1,4 @@
-//! Products with a gate in the end: the two halves of a quantized matrix, whose results become one activated value.
+//! Gated products of decode rows: a quantized gate and up matrix, with the gated activation in the epilogue.
 
 use std::sync::Arc;
 
@@ -10,16 +10,16 @@ use crate::device::{Argument, Device};
 use crate::kernels::{INT8_COLS, Kernels};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
-/// The maximum number of rows of activations of a gated product; for more, products are tiles.
+/// The maximum number of activation rows of a gated product. Products of more rows run in tiles.
 pub const MAX_GATED_ROWS: usize = MIN_TILE_ROWS - 1;
 
-/// Groups that the rows of a product are multiplied in at most.
+/// The maximum number of row groups of a gated product.
 const MAX_GROUPS: usize = MAX_GATED_ROWS.div_ceil(INT8_COLS[INT8_COLS.len() - 1]);
 
-/// Room for the quantized results of gated products: up to [`MAX_GATED_ROWS`] rows.
+/// Memory for the quantized results of gated products with up to [`MAX_GATED_ROWS`] rows.
 ///
-/// With 8-bit integers, the blocks of a launch count by counters which of them is the last of each 32 results, so launches that
-/// use one room belong in one stream.
+/// With 8-bit integers, the blocks of a launch use counters to find the last one to finish each 32 results. Launches
+/// with the same memory must therefore be in one stream.
 #[derive(Debug)]
 pub struct GatedRows<D: Device> {
     rows: QuantizedRows<D>,
@@ -28,7 +28,7 @@ pub struct GatedRows<D: Device> {
 }
 
 impl<D: Device> GatedRows<D> {
-    /// Bytes of room for rows of up to `max_cols` values.
+    /// Bytes for rows of up to `max_cols` values.
     pub fn bytes(ty: QuantType, max_cols: usize) -> usize {
         QuantizedRows::<D>::bytes(ty, MAX_GATED_ROWS, max_cols) + 4 * Self::n_counters(max_cols)
     }
@@ -37,10 +37,10 @@ impl<D: Device> GatedRows<D> {
         MAX_GROUPS * max_cols.div_ceil(BLOCK_LEN)
     }
 
-    /// Room for rows of up to `max_cols` values.
+    /// Allocates memory for rows of up to `max_cols` values.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver reports.
+    /// [`Error::OutOfMemory`], or any error of the driver.
     pub fn new(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -58,40 +58,40 @@ impl<D: Device> GatedRows<D> {
     /// The first `n_rows` rows, of `n_cols` values each.
     ///
     /// # Panics
-    /// If there is no room for them, or `n_cols` is not a multiple of 32.
+    /// If they exceed the allocated memory, or `n_cols` is not a multiple of 32.
     pub fn rows(&self, n_rows: usize, n_cols: usize) -> Quantized<'_, D> {
         self.rows.rows(0, n_rows, n_cols)
     }
 }
 
-/// `out = act(gate * x) * (up * x)`, row by row, each product with its part of the bias.
+/// `out = act(gate * x) * (up * x)` by rows. Each product includes its half of the bias.
 #[derive(Debug)]
 pub struct GatedQuantized<'a, D: Device> {
-    /// The rows of the gate, then those of what it lets through, as many, `[2 * n_rows, n_cols]`.
+    /// The gate rows, then as many up rows, `[2 * n_rows, n_cols]`.
     pub matrix: &'a Matrix<D>,
-    /// Whether the gate's rows are the last ones instead.
+    /// Whether the up rows are first instead.
     pub up_first: bool,
-    /// Added to the products with the matrix, `[1, 2 * n_rows]`.
+    /// Added to the products before the activation, `[1, 2 * n_rows]`.
     pub bias: Option<Rows<'a, D>>,
-    /// Activations, `[n_batch, n_cols]`, of at most [`MAX_GATED_ROWS`] rows, not in the room of `to`.
+    /// Activations, `[n_batch, n_cols]`, of at most [`MAX_GATED_ROWS`] rows, not in the memory of `to`.
     pub x: Quantized<'a, D>,
     /// The gate's activation.
     pub act: Activation,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
-    /// Where the result goes quantized as `x` is, too, if it is wanted: as [`GatedRows::rows`] then has it.
+    /// Where the result is also quantized to, in the type of `x`; read by [`GatedRows::rows`].
     pub to: Option<&'a GatedRows<D>>,
 }
 
-/// Queues a gated product in one launch, with the bits of [`matvec_quantized`](crate::matvec_quantized) and
-/// [`quantize_activated`](crate::quantize_activated) after it.
+/// Queues a gated product in one launch. The bits are those of [`matvec_quantized`](crate::matvec_quantized) followed
+/// by [`quantize_activated`](crate::quantize_activated).
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, the type is none that [`takes_quantized`](crate::takes_quantized), or the result is
-/// wanted quantized and its rows are not aligned to 16 bytes.
+/// If shapes or devices do not match, [`takes_quantized`](crate::takes_quantized) does not hold for the type, or the
+/// result is to be quantized and its rows are not aligned to 16 bytes.
 pub fn gated_quantized<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -136,7 +136,7 @@ pub fn gated_quantized<D: Device>(
             let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
                 panic!("{} has no levels", matrix.ty())
             };
-            // One of a warp's rows is the gate's.
+            // Half of a warp's rows are gate rows.
             let n_blocks = n_rows.div_ceil(WARPS * ROWS / 2);
             assert!(n_blocks <= 65535, "{n_blocks} blocks of rows");
             let grid = [n_batch.div_ceil(INT8_COLS[cols]) as u32, n_blocks as u32, 1];
@@ -163,9 +163,9 @@ pub fn gated_quantized<D: Device>(
         n_cols,
         n_batch_at,
     ];
-    // SAFETY: the arguments are those of `gated_int8_*` or `gated_levels_*` in order, which differ in one: counters, or whether
-    // results are BF16. The planes are those of the matrix, rows are inside of their buffers, and quantized rows and their
-    // counters have room for as many. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `gated_int8_*` or `gated_levels_*` in order, which differ in one: counters, or
+    // whether results are BF16. The planes are those of the matrix, rows lie inside their buffers, and quantized rows
+    // and their counters have enough room. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, block, &arguments) }
 }
 
@@ -189,7 +189,7 @@ pub(super) mod tests {
         up_first: bool,
     }
 
-    /// Compares with a product and an activation of their own, bit by bit.
+    /// Compares bit by bit with a separate product and activation.
     fn check(kernels: &Kernels<TestDevice>, stream: &realizar_ptx::Stream, case: &Case) {
         let &Case { ty, quants, act, n_rows, n_cols, n_batch, has_biases, up_first } = case;
         let mut random = Random(7 + n_cols as u64);
@@ -240,7 +240,7 @@ pub(super) mod tests {
             let op = crate::Elementwise::Gated(act, up);
             crate::elementwise(kernels, stream, &op, gate, rows(&apart)).unwrap();
         }
-        // The second launch finds the counters as the first one did.
+        // The second launch requires that the first has reset the counters.
         for _ in 0..2 {
             gated_quantized(kernels, stream, &gated).unwrap();
             let [found, wanted] = [&out, &apart].map(|at| read(stream, at, blank.len()));
@@ -282,7 +282,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Compares rows together with each row alone.
+    /// Compares rows of one launch with each row alone.
     fn check_alone(quants: QuantType) {
         let (kernels, stream) = kernels();
         let device = kernels.device();

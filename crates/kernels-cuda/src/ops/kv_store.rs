@@ -1,4 +1,5 @@
-//! Keys and values of new positions, into their pages; and what happens to them and to queries before that.
+//! Stores keys and values of new positions in pages, optionally after norms and rotary embeddings, which are also
+//! applied to queries.
 
 use super::rope::Pairs;
 use super::rows::optional;
@@ -8,18 +9,18 @@ use crate::{Error, KvPages, KvSpec, List, Rows};
 
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Heads of a block.
+/// Heads per block.
 const HEADS: usize = 4;
 
-/// Queues a copy of keys and values to their slots, rounded to the type of the pages. A slot is the number of
-/// the page times its length, plus the position in the page; a row whose slot is `u32::MAX` is not stored. A page
-/// that does not exist stops the device: the next call that waits reports it.
+/// Queues a copy of keys and values to their slots, rounded to the type of the pages. A slot is a page number times the
+/// page length, plus the position in the page. Rows whose slot is `u32::MAX` are not stored. A page that does not exist
+/// stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn kv_store<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -34,10 +35,10 @@ pub fn kv_store<D: Device>(
     launch(kernels, stream, None, k.n_rows(), heads, pages)
 }
 
-/// The RMS norm of single heads: `x / sqrt(mean(x^2) + eps) * weight`.
+/// RMS norm of each head: `x / sqrt(mean(x^2) + eps) * weight`.
 #[derive(Debug)]
 pub struct HeadNorm<'a, D: Device> {
-    /// `[1, head_dim]`.
+    /// Weight, `[1, head_dim]`.
     pub weight: Rows<'a, D>,
     /// Added to the mean of the squares.
     pub eps: f32,
@@ -51,23 +52,23 @@ impl<D: Device> Clone for HeadNorm<'_, D> {
 
 impl<D: Device> Copy for HeadNorm<'_, D> {}
 
-/// Keys and values of new rows as products made them, and what happens to them and to queries on the way to attention.
+/// New keys and values as products leave them, with the norms and the rotary embedding to apply to them and to queries.
 #[derive(Debug)]
 pub struct NewHeads<'a, D: Device> {
     /// Keys, `[n_rows, n_kv_heads * head_dim]`.
     pub k: Rows<'a, D>,
-    /// Values, as `k`.
+    /// Values, with the shape of `k`.
     pub v: Rows<'a, D>,
-    /// Norm of each query head, before it turns.
+    /// Norm of each query head, before rotation.
     pub q_norm: Option<HeadNorm<'a, D>>,
-    /// Norm of each key, before it turns.
+    /// Norm of each key head, before rotation.
     pub k_norm: Option<HeadNorm<'a, D>>,
-    /// Cosines, then sines, of each row's angles, `[n_rows, rotary_dim]`, by which the first columns of queries and keys
-    /// turn.
+    /// Cosines, then sines, of the angles by which the first columns of each row's queries and keys are rotated,
+    /// `[n_rows, rotary_dim]`.
     pub table: Rows<'a, D>,
-    /// Which columns turn together.
+    /// The pairs of columns that are rotated.
     pub pairs: Pairs,
-    /// Where keys and values go, as [`kv_store`] has it.
+    /// Slots of keys and values, as for [`kv_store`].
     pub slots: List<'a, D>,
 }
 
@@ -79,23 +80,23 @@ impl<D: Device> Clone for NewHeads<'_, D> {
 
 impl<D: Device> Copy for NewHeads<'_, D> {}
 
-/// How many arguments of kernels are those of [`NewHeads`].
+/// Number of kernel arguments that describe [`NewHeads`].
 pub(crate) const HEAD_ARGUMENTS: usize = 13;
 
 impl<D: Device> NewHeads<'_, D> {
-    /// Those of kernels that are to store them.
+    /// Arguments of kernels that store new heads.
     pub(crate) fn arguments(&self) -> [Argument; HEAD_ARGUMENTS] {
         let &Self { k, v, q_norm, k_norm, table, pairs, slots } = self;
         head_arguments(k, v, Some((table, pairs)), [q_norm, k_norm], slots)
     }
 
-    /// Those that say that there are none.
+    /// Arguments of kernels that store no new heads.
     pub(crate) const NONE: [Argument; HEAD_ARGUMENTS] = {
         let (none, zero, eps) = (Argument::Address(0), Argument::I32(0), Argument::F32(0.0));
         [none, zero, none, zero, none, zero, zero, zero, none, eps, none, eps, none]
     };
 
-    /// Asserts that shapes and devices fit.
+    /// Asserts that shapes and devices match.
     pub(crate) fn check(&self, kernels: &Kernels<D>, spec: &KvSpec) {
         let &Self { k, v, q_norm, k_norm, table, slots, .. } = self;
         assert!(!spec.values_are_keys, "keys that turn on their way are no values");
@@ -110,26 +111,26 @@ impl<D: Device> NewHeads<'_, D> {
     }
 }
 
-/// Queries, keys and values on their way to attention.
+/// Operands of [`rope_store`].
 #[derive(Debug)]
 pub struct RopeStore<'a, D: Device> {
     /// Queries, `[n_rows, n_heads * head_dim]`.
     pub q: Rows<'a, D>,
-    /// Where they go, and may be `q`.
+    /// The rotated queries; may be `q`.
     pub q_out: Rows<'a, D>,
-    /// Keys and values, and what happens to all.
+    /// Keys and values, with norms and rotary embedding.
     pub heads: NewHeads<'a, D>,
-    /// The pages.
+    /// The pages that keys and values are stored in.
     pub pages: &'a KvPages<D>,
 }
 
 /// Queues norms and rotary embeddings of queries and keys, and the store of keys and values, in one launch.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn rope_store<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -187,7 +188,7 @@ fn head_arguments<D: Device>(
     ]
 }
 
-/// Launches the kernel for rows of keys and values, and of queries from one place to another, if there are any.
+/// Queues the kernel for keys, values and, if present, queries (input and output).
 fn launch<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -207,8 +208,8 @@ fn launch<D: Device>(
     let n_blocks = (n_heads + spec.planes() * spec.n_kv_heads).div_ceil(HEADS);
     assert!(n_blocks <= 65535, "{n_heads} and {} heads", spec.n_kv_heads);
     let grid = [n_rows as u32, n_blocks as u32, 1];
-    // SAFETY: the arguments are those of `kv_store_*` in order; rows are inside of their buffers, their shapes
-    // were checked, and the kernel checks slots. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `kv_store_*` in order; rows lie inside their buffers, their shapes were
+    // checked, and the kernel checks slots. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
@@ -220,7 +221,7 @@ pub(super) mod tests {
     use crate::KvSpec;
     use crate::testing::{Random, kernels, on_device, read};
 
-    /// Bytes that a head of a position has in a page.
+    /// The bytes of a head of a position in a page.
     fn row_of_page(ty: BlockType, head: &[f32]) -> Vec<u8> {
         let mut head = head.to_vec();
         head.resize(head.len().next_multiple_of(8), 0.0);
@@ -239,7 +240,7 @@ pub(super) mod tests {
         norms: bool,
     }
 
-    /// Three rows, of which the second is not stored.
+    /// Stores three rows, of which the second has no slot.
     fn check(case: &Case) {
         let Case { ty, n_heads, n_kv_heads, head_dim, rotary_dim, pairs, norms } = *case;
         let (kernels, stream) = kernels();
@@ -374,7 +375,7 @@ pub(super) mod tests {
         check(&case(F8, 24, 24, Pairs::Halves, true));
     }
 
-    /// Levels of a block in the order of a page.
+    /// The levels of a block in the order of a page.
     fn levels_in_page(ty: BlockType, block: &[u8]) -> Vec<u8> {
         if ty == BlockType::Q8_0 {
             return block[2..].to_vec();
@@ -388,7 +389,7 @@ pub(super) mod tests {
     }
 
     fn check_blocks(ty: BlockType) {
-        // 40 columns are a block and a part of one.
+        // 40 columns are one and a partial block.
         let page_len = 16;
         let spec = KvSpec {
             ty,
@@ -402,7 +403,7 @@ pub(super) mod tests {
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();
         let mut x = Random(3).floats(page_len * 80);
-        // A block of zeros, a tiny one, one with a value that is not finite, and one with two largest values.
+        // A block of zeros, a tiny one, one with a non-finite value, and one with two values of the largest magnitude.
         x[..32].fill(0.0);
         x[80..112].iter_mut().for_each(|x| *x *= 1e-7);
         x[163] = f32::INFINITY;
@@ -461,7 +462,7 @@ pub(super) mod tests {
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let pages = KvPages::new(device, "kv", spec).unwrap();
-        // All numbers and what is half way between them, values of all sizes, and what is beyond the range.
+        // All numbers and the midpoints between them, values of all magnitudes, and values out of range.
         let mut values: Vec<f32> = (0..=255).map(realizar_quant::small_floats::e4m3).collect();
         let middles = values.windows(2).map(|pair| f32::midpoint(pair[0], pair[1]));
         values.extend(middles.collect::<Vec<_>>());

@@ -1,5 +1,6 @@
-//! Products of levels with activations in BF16, on tensor cores: what [`matvec_quantized`](super::matvec_quantized) and
-//! [`gated_quantized`](super::gated_quantized) do with rows of [`QuantType::Bf16`](super::QuantType::Bf16).
+//! Products of integer-level weights with BF16 activations on tensor cores: the implementation of
+//! [`matvec_quantized`](super::matvec_quantized) and [`gated_quantized`](super::gated_quantized) for
+//! [`QuantType::Bf16`](super::QuantType::Bf16).
 
 use super::linear_quantized::Ends;
 use super::quantize::{QuantType, Quantized};
@@ -9,21 +10,21 @@ use crate::kernels::{
 };
 use crate::{Error, Matrix};
 
-/// Weight rows of a block of gated products, of the gate as of what it lets through, and rows of activations.
+/// Gate rows (and as many up rows) and activation rows of a block of gated products.
 const GATED_ROWS: usize = 32;
 const GATED_COLS: usize = 8;
 /// Threads of a block of gated products.
 const GATED_THREADS: u32 = 256;
 
-/// Which kernel makes a product, by its place in the table of its kind. It shows in no bits.
+/// The kernel of a product, by its index in the table of its kind. The choice does not affect bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
     Few(usize),
     Tiles(usize),
 }
 
-/// The kernel for a shape: that with the most rows of weights in a block of which there are enough blocks. A single row's
-/// activations are read as quickly for few rows of weights.
+/// Selects the kernel with the most weight rows per block that still yields enough blocks. A single activation row is
+/// best served by few weight rows per block.
 fn form(n_rows: usize, n_batch: usize) -> Form {
     let are_enough =
         |tile: Tile| tile.n_blocks(n_rows, n_batch).iter().product::<usize>() >= MIN_BLOCKS;
@@ -47,7 +48,7 @@ fn functions<'a, D: Device>(
     }
 }
 
-/// Queues a product of one matrix, whose shapes and devices were checked.
+/// Queues a product with one matrix, whose shapes and devices were checked.
 pub(super) fn matvec<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -81,8 +82,8 @@ fn queue<D: Device>(
             (&levels.tiles[i], grid, tile.threads, LEVELS_SHARED)
         }
     };
-    // SAFETY: the arguments are those of `matvec_levels_*` and `matmul_levels_*` in order, and so is the shared memory. The
-    // planes are those of the matrix; rows of activations end with zeros up to the columns that the kernels take at once, and
+    // SAFETY: the arguments are those of `matvec_levels_*` and `matmul_levels_*` in order, and so is the shared memory.
+    // The planes are those of the matrix; rows of activations are padded with zeros to the kernels' column step, and
     // were otherwise checked by the caller. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch_with_shared(stream, function, grid, [threads, 1], shared, &arguments) }
 }
@@ -90,7 +91,7 @@ fn queue<D: Device>(
 /// A kernel, its grid and its block.
 pub(super) type Chosen<'a, D> = (&'a <D as Device>::Function, [u32; 3], [u32; 2]);
 
-/// The kernel of a gated product of `n_rows` results.
+/// Selects the kernel of a gated product with `n_rows` results.
 pub(super) fn gated<'a, D: Device>(
     kernels: &'a Kernels<D>,
     matrix: &Matrix<D>,
@@ -118,7 +119,7 @@ pub(super) mod tests {
         extras: bool,
     }
 
-    /// Makes a product by every kernel, and holds them to the values, and to each other.
+    /// Computes a product with every kernel and compares it with the reference and with the other kernels.
     fn check(case: &Case) {
         let Case { ty, n_rows, n_cols, n_batch, extras } = *case;
         let (kernels, stream) = kernels();
@@ -148,7 +149,7 @@ pub(super) mod tests {
             });
         };
 
-        // The kernel that is chosen is held to the values.
+        // The selected kernel is compared with the reference.
         let together = on_device(device, &stream, &first);
         linear(0, n_batch, &together, &|linear| {
             matvec_quantized(&kernels, &stream, linear).unwrap();
@@ -167,7 +168,8 @@ pub(super) mod tests {
                 if extras {
                     found -= f64::from(bias[r]) + f64::from(first[b * out_stride + r]);
                 }
-                // Weights are below 1 in magnitude; two parts leave up to 2^-17 of a minimum.
+                // Weights are below 1 in magnitude. Two BF16 parts of a sum have an error of up to 2^-17, which a
+                // minimum scales.
                 let away = (found - dot).abs();
                 assert!(
                     away <= 4e-6 * reach + 4e-7,
@@ -175,12 +177,12 @@ pub(super) mod tests {
                     away / reach
                 );
             }
-            // What is between the rows stays as it was.
+            // Memory between the rows is not written.
             let between = b * out_stride + n_rows..(b + 1) * out_stride;
             assert_eq!(found[between.clone()], first[between]);
         }
 
-        // The others give the same bits, for all rows and for one alone.
+        // All kernels give the same bits, for all rows together and for single rows.
         let same = |from: usize, n: usize, form: Form| {
             let to = on_device(device, &stream, &first);
             linear(from, n, &to, &|linear| {

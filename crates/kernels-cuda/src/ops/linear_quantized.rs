@@ -8,22 +8,22 @@ use crate::{Matrix, Rows};
 /// The maximum number of matrices of a product.
 pub const MAX_PARTS: usize = 3;
 
-/// `out = matrices * x + bias + residual`, row by row, with the results of the matrices side by side.
+/// `out = matrices * x + bias + residual` by rows. The results of the matrices are concatenated.
 #[derive(Debug)]
 pub struct LinearQuantized<'a, D: Device> {
-    /// The weights, each `[n_rows of its own, n_cols]`: one matrix, or up to [`MAX_PARTS`], also of different types.
+    /// One to [`MAX_PARTS`] weight matrices, each `[n_rows of its own, n_cols]`, possibly of different types.
     pub matrices: &'a [&'a Matrix<D>],
     /// Activations, `[n_batch, n_cols]`.
     pub x: Quantized<'a, D>,
     /// Added to every row, `[1, n_rows]`.
     pub bias: Option<Rows<'a, D>>,
-    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
+    /// Added by rows, `[n_batch, n_rows]`; it may be `out`.
     pub residual: Option<Rows<'a, D>>,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
 }
 
-/// Bias, residual and result of a matrix, as kernels take them: addresses, and strides of the latter two.
+/// Kernel arguments for the bias, residual and result of a matrix: addresses, and strides of the latter two.
 pub(crate) struct Ends {
     pub(crate) bias: Argument,
     pub(crate) residual: [Argument; 2],
@@ -31,7 +31,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// The arguments of a product with a matrix, in the order of all kernels that take quantized rows.
+    /// The arguments of a product with one matrix, in the order of all kernels for quantized rows.
     pub(crate) fn arguments<D: Device>(
         &self,
         matrix: &Matrix<D>,
@@ -60,7 +60,7 @@ impl Ends {
 }
 
 impl<D: Device> LinearQuantized<'_, D> {
-    /// Asserts that shapes and devices fit.
+    /// Asserts that shapes and devices match.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let Self { matrices, x, bias, residual, out } = self;
         assert!((1..=MAX_PARTS).contains(&matrices.len()), "{} matrices", matrices.len());
@@ -78,7 +78,7 @@ impl<D: Device> LinearQuantized<'_, D> {
         }
     }
 
-    /// Each matrix with its columns of the result.
+    /// Each matrix with its columns of the bias, residual and result.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&Matrix<D>, Ends)> {
         let mut at = 0;
         self.matrices.iter().map(move |matrix| {

@@ -1,4 +1,4 @@
-//! Products of packed weights with the many prefill rows, by tiles.
+//! Products of packed weights with prefill rows, in tiles.
 
 use super::linear_quantized::LinearQuantized;
 use super::matvec::Linear;
@@ -9,17 +9,17 @@ use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, TILES};
 use crate::{Error, Matrix, Rows};
 
-/// Rows of a tile of `matmul`, of activations and of weights alike, and its threads.
+/// Activation rows and weight rows of a tile of `matmul`, and its threads.
 const F32_SIDE: usize = 64;
 const F32_THREADS: u32 = 256;
 
-/// Queues a product in F32. The bits of a row of the result depend on its own row of activations alone.
+/// Queues a product in F32. The bits of a result row depend on its own activation row alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows of `x` do not begin at multiples of 16 bytes.
+/// If shapes or devices do not match, or rows of `x` are not aligned to 16 bytes.
 pub fn matmul<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -47,35 +47,35 @@ pub fn matmul<D: Device>(
     ];
     let grid = grid(n_batch, F32_SIDE, matrix, F32_SIDE);
     let function = &kernels.of(matrix.ty())?.matmul;
-    // SAFETY: the arguments are those of `matmul_f32_*` in order. The planes are those of the matrix, and rows were
-    // checked to be inside of their buffers when they were made, their shapes above. As `matvec` says, buffers
-    // outlive queued work.
+    // SAFETY: the arguments are those of `matmul_f32_*` in order. The planes are those of the matrix, rows were checked
+    // to lie inside their buffers when they were made, and their shapes above. As `matvec` says, buffers outlive queued
+    // work.
     unsafe { kernels.launch(stream, function, grid, [F32_THREADS, 1], &arguments) }
 }
 
-/// `out = matrix * x + bias + residual`, row by row, with the product in half precision.
+/// `out = matrix * x + bias + residual` by rows, with the product in half precision.
 #[derive(Debug)]
 pub struct LinearHalf<'a, D: Device> {
     /// The weights, `[n_rows, n_cols]`.
     pub matrix: &'a Matrix<D>,
-    /// Activations of the weights' [`half_type`], `[n_batch, n_cols]`.
+    /// Activations in the weights' [`half_type`], `[n_batch, n_cols]`.
     pub x: Halves<'a, D>,
     /// Added to every row, `[1, n_rows]`.
     pub bias: Option<Rows<'a, D>>,
-    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
+    /// Added by rows, `[n_batch, n_rows]`; it may be `out`.
     pub residual: Option<Rows<'a, D>>,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
 }
 
-/// Queues a product on tensor cores in half precision, whose sums are F32. The bits of a row of the result depend on its
-/// own row of activations alone.
+/// Queues a half-precision product on tensor cores with F32 sums. The bits of a result row depend on its own activation
+/// row alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes, types or devices do not fit.
+/// If shapes, types or devices do not match.
 pub fn matmul_half<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -117,19 +117,19 @@ pub fn matmul_half<D: Device>(
     let Some(functions) = &kernels.of(matrix.ty())?.matmul_half else {
         unreachable!("types that halves have")
     };
-    // SAFETY: the arguments are those of `matmul_half_*` in order. Rows of halves are filled up to the columns that the
-    // kernel takes at once, and otherwise as in `matmul`.
+    // SAFETY: the arguments are those of `matmul_half_*` in order. Half-precision rows are padded to the kernel's
+    // column step, and otherwise as in `matmul`.
     unsafe { kernels.launch(stream, &functions[tile], grid, [TILES[tile].threads, 1], &arguments) }
 }
 
-/// Queues a product on tensor cores with 8-bit activations, a launch for each matrix. The bits of a row of the result
-/// depend on its own row of activations alone.
+/// Queues a product with 8-bit activations on tensor cores, one launch per matrix. The bits of a result row depend on
+/// its own activation row alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or a type is none that [`takes_quantized`](crate::takes_quantized).
+/// If shapes or devices do not match, or [`takes_quantized`](crate::takes_quantized) does not hold for a type.
 pub fn matmul_int8<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -153,12 +153,12 @@ pub fn matmul_int8<D: Device>(
     Ok(())
 }
 
-/// The tile for a number of activation rows: the smaller one where the larger would be half empty. It shows in no bits.
+/// The smaller tile if the larger would be at most half full. The choice does not affect bits.
 fn tile(n_batch: usize) -> usize {
     usize::from(n_batch <= TILES[0].x_rows / 2)
 }
 
-/// Tiles of activation rows, and of weight rows: neighbours share weights.
+/// Grid over tiles of activation rows and of weight rows. Neighbouring blocks share weights.
 fn grid<D: Device>(n_batch: usize, x_rows: usize, matrix: &Matrix<D>, w_rows: usize) -> [u32; 3] {
     let n_tiles = matrix.n_rows().div_ceil(w_rows);
     assert!(n_tiles <= 65535, "{n_tiles} tiles of weights");
@@ -175,7 +175,7 @@ pub(super) mod tests {
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, rounded, weights};
     use crate::{Buffer, HalfRows, QuantizedRows, matvec_quantized, quantize, round_rows};
 
-    /// What activations are.
+    /// The type of the activations.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     enum Form {
         F32,
@@ -191,7 +191,7 @@ pub(super) mod tests {
         n_batch: usize,
     }
 
-    /// Weights and activations as they are multiplied.
+    /// Weights and activations after rounding.
     fn multiplied(form: Form, ty: BlockType, w: &[f32], x: &[f32]) -> (Vec<f64>, Vec<f64>) {
         let plain = |x: &[f32]| x.iter().map(|&x| f64::from(x)).collect();
         let bf16 = |x: &[f32]| x.iter().map(|&x| f64::from(halved(BlockType::BF16, x).1)).collect();
@@ -209,7 +209,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Runs a product of rows `from` to `from + n` of `x`.
+    /// A product of rows `from` to `from + n` of `x`.
     struct Bench<'a> {
         kernels: &'a Kernels<TestDevice>,
         stream: &'a realizar_ptx::Stream,
@@ -299,11 +299,11 @@ pub(super) mod tests {
                     "{form:?} {types:?} {n_cols} x {n_batch}, row {b}, result {r}: {away:e}"
                 );
             }
-            // What is between the rows stays as it was.
+            // Memory between the rows is not written.
             let between = b * out_stride + n_rows..(b + 1) * out_stride;
             assert_eq!(found[between.clone()], first[between]);
         }
-        // Some rows, each alone, have the same bits.
+        // Single rows give the same bits.
         let some: &[usize] = if n_batch > 2 { &[n_batch / 2, n_batch - 1] } else { &[n_batch - 1] };
         for &b in some {
             bench.run(form, b, 1, &alone);
@@ -317,7 +317,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Every type in a form, with each number of rows.
+    /// Checks every type in a form with each number of rows.
     fn check_all(form: Form, types: &[BlockType], n_batches: &[usize]) {
         let (kernels, stream) = kernels();
         for (i, &ty) in types.iter().enumerate() {

@@ -1,18 +1,18 @@
-//! Products of packed weights with the few rows of a decode step.
+//! Products of packed weights with the F32 rows of small decode steps.
 
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, MATVEC_COLS};
 use crate::{Error, Matrix, Rows};
 
-/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec.cuh` has them.
+/// Warps of a block, and matrix rows per warp, as in `cuda/matvec.cuh`.
 const WARPS: usize = 4;
-/// For one row of activations.
+/// For a single activation row.
 const ROWS_OF_1: usize = 4;
-/// For several.
+/// For several activation rows.
 const ROWS_OF_4: usize = 2;
 
-/// `out = matrix * x + bias + residual`, row by row.
+/// `out = matrix * x + bias + residual` by rows.
 #[derive(Debug)]
 pub struct Linear<'a, D: Device> {
     /// The weights, `[n_rows, n_cols]`.
@@ -21,14 +21,14 @@ pub struct Linear<'a, D: Device> {
     pub x: Rows<'a, D>,
     /// Added to every row, `[1, n_rows]`.
     pub bias: Option<Rows<'a, D>>,
-    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
+    /// Added by rows, `[n_batch, n_rows]`; it may be `out`.
     pub residual: Option<Rows<'a, D>>,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
 }
 
 impl<D: Device> Linear<'_, D> {
-    /// Asserts that shapes and devices fit.
+    /// Asserts that shapes and devices match.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let Self { matrix, x, bias, residual, out } = self;
         let n_batch = x.n_rows();
@@ -45,13 +45,13 @@ impl<D: Device> Linear<'_, D> {
     }
 }
 
-/// Queues a product. The bits of a row of the result depend on its own row of activations alone.
+/// Queues a product. The bits of a result row depend on its own activation row alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or there are more than 262,140 rows of activations.
+/// If shapes or devices do not match, or there are more than 262,140 activation rows.
 pub fn matvec<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -85,9 +85,9 @@ pub fn matvec<D: Device>(
     let n_groups = n_batch.div_ceil(cols);
     assert!(n_groups <= 65535, "{n_batch} rows of activations");
     let grid = [matrix.n_rows().div_ceil(WARPS * rows) as u32, n_groups as u32, 1];
-    // SAFETY: the arguments are those of `matvec_*` in order. The planes are those of the matrix, and the rows
-    // were checked to be inside of their buffers when they were made, their shapes above. The buffers are
-    // borrowed; freeing one waits for queued work, and replaying a graph is the caller's promise.
+    // SAFETY: the arguments are those of `matvec_*` in order. The planes are those of the matrix, the rows were checked
+    // to lie inside their buffers when they were made, and their shapes above. The buffers are borrowed; freeing one
+    // waits for queued work, and replaying a graph is the caller's promise.
     unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
 }
 
@@ -152,11 +152,11 @@ pub(super) mod tests {
                     "{ty} [{n_rows}, {n_cols}] x {n_batch}: {away:e}"
                 );
             }
-            // What is between the rows stays as it was.
+            // Memory between the rows is not written.
             let between = b * out_stride + n_rows..(b + 1) * out_stride;
             assert_eq!(found[between.clone()], first[between]);
         }
-        // Each row alone has the same bits.
+        // Single rows give the same bits.
         let alone = on_device(device, &stream, &first);
         for b in 0..n_batch {
             run(b, 1, &alone);
@@ -216,7 +216,7 @@ pub(super) mod tests {
             let mut unit = [0.0f32; 64];
             unit[col] = 1.0;
             x.write(&stream, 0, &unit).unwrap();
-            // SAFETY: the matrix and both buffers are still there.
+            // SAFETY: the matrix and both buffers are still alive.
             unsafe { device.replay(&stream, &graph) }.unwrap();
             let found = read(&stream, &out, 5);
             let expected: Vec<f32> = (0..5).map(|r| values[r * 64 + col]).collect();

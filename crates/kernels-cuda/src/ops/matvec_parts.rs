@@ -1,5 +1,5 @@
-//! Products of matrices of floats with the rows of decode steps, on tensor cores: activations are split in two parts of
-//! BF16, which keep 16 bits of them.
+//! Products of float matrices with decode rows on tensor cores. Activations are split into two BF16 parts, which keep
+//! 16 significant bits.
 
 use super::matvec::Linear;
 use super::round::{HalfType, Halves};
@@ -8,24 +8,24 @@ use crate::Error;
 use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, MIN_BLOCKS, PARTS_FEW, PARTS_TILES};
 
-/// The maximum number of rows of activations that are split on their way to registers. More are split once for all rows of weights.
+/// The maximum number of activation rows that each block splits itself. More rows are split once for all blocks.
 const MAX_FEW: usize = 8;
 
-/// Whether that many rows are first split by [`split_rows`](super::split_rows), for [`matvec_parts`].
+/// Whether [`matvec_parts`] requires that this many rows are split by [`split_rows`](super::split_rows) first.
 pub fn is_worth_splitting(n_batch: usize) -> bool {
     n_batch > MAX_FEW
 }
 
-/// Queues a product with activations in parts; `parts` are those of `linear.x`, made by
-/// [`split_rows`](super::split_rows), where [`is_worth_splitting`] says so. The bits of a row of the result depend on its own row
-/// of activations alone.
+/// Queues a product with activations in two parts. If [`is_worth_splitting`] holds for the number of rows, `parts` are
+/// those of `linear.x` as made by [`split_rows`](super::split_rows). The bits of a result row depend on its own
+/// activation row alone.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes, types or devices do not fit, parts are missing or not asked for, or there are more than 262,140 rows of
-/// activations.
+/// If shapes, types or devices do not match, `parts` are missing or not required, or there are more than 262,140
+/// activation rows.
 pub fn matvec_parts<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -41,7 +41,7 @@ pub fn matvec_parts<D: Device>(
     queue(kernels, stream, linear, &form)
 }
 
-/// The kernel for few rows: one of 16 rows of weights for a single row, so that there are more blocks.
+/// The kernel for few rows. A single row has 16 weight rows per block, for more blocks.
 fn few(n_batch: usize) -> usize {
     match n_batch {
         1 => 0,
@@ -50,14 +50,14 @@ fn few(n_batch: usize) -> usize {
     }
 }
 
-/// The tile for a shape: the largest of which there are enough, of those that are not half empty. It shows in no bits.
+/// The largest tile that yields enough blocks, among those that are not half empty. The choice does not affect bits.
 fn tile(n_rows: usize, n_batch: usize) -> usize {
     let n_blocks = |i: usize| PARTS_TILES[i].n_blocks(n_rows, n_batch).iter().product::<usize>();
     let fits = |i: &usize| PARTS_TILES[*i].x_rows < 2 * n_batch && n_blocks(*i) >= MIN_BLOCKS;
     (1..PARTS_TILES.len()).rev().find(fits).unwrap_or(0)
 }
 
-/// Which kernel makes a product, by its place in the table of its kind.
+/// The kernel of a product, by its index in the table of its kind.
 enum Form<'a, D: Device> {
     Few(usize),
     Tiles(usize, Halves<'a, D>),
@@ -107,8 +107,8 @@ fn queue<D: Device>(
         Argument::I32(matrix.n_cols() as i32),
         Argument::I32(n_batch as i32),
     ];
-    // SAFETY: the arguments are those of `matvec_parts_*` and `matmul_parts_*` in order. Rows of parts are filled up to
-    // the columns that the kernel takes at once, and otherwise as in `matvec`.
+    // SAFETY: the arguments are those of `matvec_parts_*` and `matmul_parts_*` in order. Rows of parts are padded to
+    // the kernel's column step, and otherwise as in `matvec`.
     unsafe { kernels.launch(stream, function, grid, [threads, 1], &arguments) }
 }
 
@@ -120,10 +120,10 @@ pub(super) mod tests {
     use crate::testing::{Random, TestDevice, halved, kernels, on_device, read, weights};
     use crate::{Buffer, HalfRows, Matrix, Rows, split_rows};
 
-    /// The types that take parts.
+    /// All types with these kernels.
     const TYPES: [BlockType; 3] = [BlockType::BF16, BlockType::F16, BlockType::F8_0];
 
-    /// Both parts of a number.
+    /// The sum of both parts of a number.
     fn in_parts(x: f32) -> f64 {
         let high = halved(BlockType::BF16, x).1;
         f64::from(high) + f64::from(halved(BlockType::BF16, x - high).1)
@@ -137,7 +137,7 @@ pub(super) mod tests {
         extras: bool,
     }
 
-    /// Makes a product by every kernel, and holds them to the values, and to each other.
+    /// Computes a product with every kernel and compares it with the reference and with the other kernels.
     fn check(case: &Case) {
         let Case { ty, n_rows, n_cols, n_batch, extras } = *case;
         let (kernels, stream) = kernels();
@@ -165,7 +165,7 @@ pub(super) mod tests {
             to
         };
 
-        // The kernel that is chosen is held to the values.
+        // The selected kernel is compared with the reference.
         let together = on_device(device, &stream, &first);
         linear(0, n_batch, &together, &|linear| {
             let parts = is_worth_splitting(n_batch).then(|| parts(0, n_batch));
@@ -184,7 +184,7 @@ pub(super) mod tests {
                 if extras {
                     found -= f64::from(bias[r]) + f64::from(first[b * out_stride + r]);
                 }
-                // Weights are below 1 in magnitude. Parts leave less than 2^-17 of a number.
+                // Weights are below 1 in magnitude. Splitting loses less than 2^-17 of a number.
                 let (of_parts, of_floats) = (dot(&in_parts), dot(&|x| f64::from(x)));
                 let away = [(found - of_parts).abs(), (found - of_floats).abs()];
                 assert!(
@@ -192,12 +192,12 @@ pub(super) mod tests {
                     "{ty} [{n_rows}, {n_cols}] x {n_batch}: {away:?}"
                 );
             }
-            // What is between the rows stays as it was.
+            // Memory between the rows is not written.
             let between = b * out_stride + n_rows..(b + 1) * out_stride;
             assert_eq!(found[between.clone()], first[between]);
         }
 
-        // The others give the same bits, for all rows and for one alone.
+        // All kernels give the same bits, for all rows together and for single rows.
         let same = |from: usize, n: usize, what: &str, form: &Form<'_, TestDevice>| {
             let to = on_device(device, &stream, &first);
             linear(from, n, &to, &|linear| queue(&kernels, &stream, linear, form).unwrap());
@@ -287,7 +287,7 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn tiles_are_as_large_as_there_are_enough_of() {
-        // Of weight rows and activation rows.
+        // For numbers of weight rows and activation rows.
         let cases = [
             ((4096, 9), (32, 32)),
             ((4096, 32), (32, 32)),

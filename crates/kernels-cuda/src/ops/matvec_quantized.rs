@@ -1,4 +1,4 @@
-//! Products of quantized weights with the rows of a decode step, which are quantized, too.
+//! Products of quantized weights with quantized decode rows.
 
 use super::levels;
 use super::linear_quantized::LinearQuantized;
@@ -8,22 +8,22 @@ use crate::device::{Argument, Device};
 use crate::kernels::{INT8_COLS, INT8_TILE, Kernels, mixed_index};
 use crate::{Error, Matrix};
 
-/// Warps of a block, and rows of the matrix for each of them: as `cuda/matvec_quantized.cuh` has them.
+/// Warps of a block, and matrix rows per warp, as in `cuda/matvec_quantized.cuh`.
 pub(super) const WARPS: usize = 4;
 pub(super) const ROWS: usize = 2;
-/// Threads of a tile, and the fewest rows of activations that tiles are for.
+/// Threads of a tile, and the minimum number of activation rows for tiles.
 const TILE_THREADS: u32 = 256;
 pub(super) const MIN_TILE_ROWS: usize = 9;
 
-/// Queues a product. The bits of a row of the result depend on its own row of activations alone, and are the same
-/// whatever the other matrices. With 8-bit activations, matrices of K types are one launch, of other types a launch for each,
-/// and so are products of more than eight rows, which go over tiles; with BF16, there is a launch for each matrix.
+/// Queues a product. The bits of a result row depend on its own activation row alone, and not on the other matrices.
+/// With 8-bit activations and at most eight rows, K-type matrices share one launch; otherwise each matrix has a launch
+/// of its own, which runs in tiles for more than eight rows. With BF16 activations each matrix has a launch of its own.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or a type is none that [`takes_quantized`](crate::takes_quantized).
+/// If shapes or devices do not match, or [`takes_quantized`](crate::takes_quantized) does not hold for a type.
 pub fn matvec_quantized<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -90,9 +90,9 @@ pub fn matvec_quantized<D: Device>(
         ];
         let grid = grid(matrices.iter().map(|matrix| blocks_of(matrix)).sum());
         let function = &kernels.mixed()?[cols];
-        // SAFETY: the arguments are those of `matvec_int8_mixed_*` in order. The planes are those of the matrices; one
-        // that is not there has no rows. Rows were checked to be inside of their buffers when they were made, their
-        // shapes above. As `matvec` says, buffers outlive queued work.
+        // SAFETY: the arguments are those of `matvec_int8_mixed_*` in order. The planes are those of the matrices; an
+        // absent one has no rows. Rows were checked to lie inside their buffers when they were made, and their shapes
+        // above. As `matvec` says, buffers outlive queued work.
         return unsafe { kernels.launch(stream, function, grid, block, &arguments) };
     }
     for (matrix, ends) in linear.parts() {
@@ -177,11 +177,11 @@ pub(super) mod tests {
                 let away = (f64::from(found[b * out_stride + r]) - expected).abs();
                 assert!(away <= 5e-7 * reach + 4e-7, "{types:?} {n_cols} x {n_batch}: {away:e}");
             }
-            // What is between the rows stays as it was.
+            // Memory between the rows is not written.
             let between = b * out_stride + n_rows..(b + 1) * out_stride;
             assert_eq!(found[between.clone()], first[between]);
         }
-        // Each row by each matrix alone has the same bits.
+        // Single rows with single matrices give the same bits.
         for b in 0..n_batch {
             let mut at = 0;
             for part in &parts {

@@ -1,4 +1,4 @@
-//! Norms of rows, and of the heads of rows.
+//! RMS and layer norms of whole rows or of their heads.
 
 use super::rows::optional;
 use crate::device::{Argument, Device};
@@ -7,11 +7,11 @@ use crate::{Error, Rows};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// The longest run that a warp takes, and the warps of a block.
+/// The longest run that one warp normalizes, and warps per block.
 const WARP_RUN: usize = 256;
 const WARPS: usize = 8;
 
-/// The kind of a norm.
+/// The formula of a norm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormKind {
     /// `x / sqrt(mean(x^2) + eps)`.
@@ -23,25 +23,25 @@ pub enum NormKind {
 /// A norm over runs of columns.
 #[derive(Debug)]
 pub struct Norm<'a, D: Device> {
-    /// What is computed of a run.
+    /// Formula of the norm.
     pub kind: NormKind,
-    /// Columns of a run: all of a row, or those of a head.
+    /// Columns of a run: all columns of a row, or those of one head.
     pub group: usize,
-    /// Added under the root.
+    /// Added under the square root.
     pub eps: f32,
-    /// Multiplied with the result, `[1, group]`, or `[1, n_cols]` where every run has its own.
+    /// Multiplied with the normalized values, `[1, group]`, or `[1, n_cols]` for a weight per run.
     pub weight: Option<Rows<'a, D>>,
-    /// Added after that, of the same shape.
+    /// Added last, in the shape of the weight.
     pub bias: Option<Rows<'a, D>>,
 }
 
 /// Queues a norm of each run of each row. `out` may be `x`.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or there are more than 65,535 rows.
+/// If shapes or devices do not match, or there are more than 65,535 rows.
 pub fn norm<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -82,8 +82,8 @@ pub fn norm<D: Device>(
         Argument::I32(n_groups as i32),
     ];
     let grid = [n_blocks as u32, x.n_rows() as u32, 1];
-    // SAFETY: the arguments are those of the kernels in order; rows are inside of their buffers, and their shapes
-    // were checked. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of the kernels in order; rows lie within their buffers, and their shapes were
+    // checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
@@ -101,7 +101,7 @@ pub(super) mod tests {
     fn norms() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        // Rows, runs and their columns: one element, fewer than a warp's, what a warp and what a block takes.
+        // Rows, runs and run lengths: one element, less than a warp, the longest run of a warp, and more than a block.
         for (n_rows, n_groups, group) in
             [(1, 1, 1), (3, 2, 7), (2, 9, 101), (2, 1, 1030), (1, 2, 257)]
         {

@@ -1,8 +1,8 @@
-//! Activations in blocks of 32, the input of products with levels: as 8-bit integers, or in BF16; and what puts rows in these and
-//! in the other forms that products take.
+//! Quantization of activations in blocks of 32, as 8-bit integers or BF16, for products with integer-level weights.
+//! Norms and activations can write the operands of all products in the same launch.
 //!
-//! Either format serves every weight type. An integer block has an F32 scale and the sums of its halves for the types whose
-//! levels have an offset; a BF16 block has two sums for those with minimums.
+//! Both formats serve every weight type. An integer block has an F32 scale, and the sums of its halves for types whose
+//! levels have an offset. A BF16 block has two sums for types with minimums.
 
 use super::round::{HalfType, Halves};
 use super::rows::optional;
@@ -14,18 +14,18 @@ use std::sync::Arc;
 
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
-/// Threads of a block, and of one that has a whole row to normalize; each has four columns at a time.
+/// Threads of a block, and of one that normalizes a whole row. Each processes four columns at a time.
 const THREADS: u32 = 128;
 const NORM_THREADS: u32 = 512;
-/// Columns that rows of BF16 are filled up to a multiple of.
+/// Rows of BF16 are padded to a multiple of this many columns.
 const BF16_COLS: usize = 512;
 
-/// What activations are quantized to. Products with either have bits of their own.
+/// The format of quantized activations. Products with each have different bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QuantType {
-    /// 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`, where the scale is the block's largest magnitude over 127 and quants
-    /// round to nearest, ties to even. A block with a value that is not finite has a scale that is not finite, so that every
-    /// product with it shows it.
+    /// 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`. The scale is the block's largest magnitude over 127, and quants
+    /// round to nearest, ties to even. A block with a non-finite value has a non-finite scale, so that every product
+    /// with it is non-finite.
     Int8,
     /// BF16, rounded to nearest, ties to even.
     Bf16,
@@ -40,7 +40,7 @@ impl QuantType {
         }
     }
 
-    /// Blocks of a row of so many columns, with those of zeros behind it.
+    /// Blocks of a row, including its zero padding.
     fn n_blocks(self, n_cols: usize) -> usize {
         match self {
             Self::Int8 => n_cols.div_ceil(BLOCK_LEN),
@@ -49,26 +49,26 @@ impl QuantType {
     }
 }
 
-/// Room on a device for rows of quantized activations.
+/// Device memory for rows of quantized activations.
 #[derive(Debug)]
 pub struct QuantizedRows<D: Device> {
     ty: QuantType,
-    /// `[max_rows, max_blocks]` blocks: 32 values, `i8` or BF16.
+    /// Values in blocks of 32, `i8` or BF16, `[max_rows, max_blocks]`.
     quants: Buffer<D>,
-    /// `[max_rows, max_blocks]`: of integers a scale, `f32`, and the sums of the block's first and last 16 quants, `i16`; of
-    /// BF16 the sum of the block and that of its first 16, each in two parts of BF16.
+    /// Heads of the blocks, `[max_rows, max_blocks]`. An integer block has an `f32` scale and the sums of its first and
+    /// last 16 quants as `i16`. A BF16 block has the sums of all and of its first 16 values, each as two BF16 parts.
     blocks: Buffer<D>,
     max_rows: usize,
     max_blocks: usize,
 }
 
 impl<D: Device> QuantizedRows<D> {
-    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    /// Bytes for `max_rows` rows of up to `max_cols` values.
     pub fn bytes(ty: QuantType, max_rows: usize, max_cols: usize) -> usize {
         max_rows * ty.n_blocks(max_cols) * (ty.block_bytes() + 8)
     }
 
-    /// Room for `max_rows` rows of up to `max_cols` values.
+    /// Allocates memory for `max_rows` rows of up to `max_cols` values.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -89,10 +89,10 @@ impl<D: Device> QuantizedRows<D> {
         })
     }
 
-    /// `n_rows` rows from number `first` on, of `n_cols` values each.
+    /// A view of `n_rows` rows of `n_cols` values, beginning at row `first`.
     ///
     /// # Panics
-    /// If there is no room for them, or `n_cols` is not a multiple of 32.
+    /// If they exceed the allocated memory, or `n_cols` is not a multiple of 32.
     pub fn rows(&self, first: usize, n_rows: usize, n_cols: usize) -> Quantized<'_, D> {
         assert!(n_cols.is_multiple_of(BLOCK_LEN), "{n_cols} columns are not blocks of 32");
         assert!(
@@ -106,7 +106,7 @@ impl<D: Device> QuantizedRows<D> {
     }
 }
 
-/// Rows of quantized activations.
+/// A view of rows of quantized activations.
 #[derive(Debug)]
 pub struct Quantized<'a, D: Device> {
     room: &'a QuantizedRows<D>,
@@ -124,39 +124,39 @@ impl<D: Device> Clone for Quantized<'_, D> {
 impl<D: Device> Copy for Quantized<'_, D> {}
 
 impl<D: Device> Quantized<'_, D> {
-    /// What they are quantized to.
+    /// Format of the activations.
     pub fn ty(&self) -> QuantType {
         self.room.ty
     }
 
-    /// Rows that there are.
+    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Asserts that they are on the device of the kernels and have a shape.
+    /// Asserts that the rows are on the kernels' device and have this shape.
     pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
         kernels.check(what, &self.room.quants, 0);
         let found = (self.n_rows, self.n_cols);
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
-    /// Asserts what they are quantized to.
+    /// Asserts the format of the activations.
     pub(crate) fn check_type(&self, what: &str, ty: QuantType) {
         assert_eq!(self.ty(), ty, "the type of {what}");
     }
 
-    /// Whether both are in one room.
+    /// Whether both views are of the same memory.
     pub(crate) fn is_in_room_of(&self, other: &Self) -> bool {
         std::ptr::eq(self.room, other.room)
     }
 
-    /// Waits for the rows, with the zeros behind them: of each row the words of its quants, then of its blocks.
+    /// Waits for the rows and returns the words of each row's quants and of its heads, including the padding.
     #[cfg(any(test, feature = "tests"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<[Vec<u32>; 2]> {
         let (ty, room) = (self.room.ty, self.room);
@@ -171,11 +171,11 @@ impl<D: Device> Quantized<'_, D> {
         (0..self.n_rows).map(of_row).collect()
     }
 
-    /// The arguments of a launch that stores no such rows.
+    /// Arguments of a launch that stores no quantized rows.
     pub(crate) const NULL: [Argument; 4] =
         [Argument::Address(0), Argument::Address(0), Argument::I32(0), Argument::I32(0)];
 
-    /// Quants, blocks, and blocks from one row to the next.
+    /// Addresses of quants and heads, and the row stride in blocks.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = self.first * self.room.max_blocks;
         let bytes = at * self.ty().block_bytes();
@@ -186,7 +186,8 @@ impl<D: Device> Quantized<'_, D> {
         ]
     }
 
-    /// What kernels that store such rows take: as `arguments`, then whether they are BF16. This is the number of their form, too.
+    /// Arguments of kernels that store quantized rows: as `arguments`, then whether the format is BF16, which is also
+    /// the number of the operand's form.
     pub(crate) fn target(&self) -> [Argument; 4] {
         let [quants, blocks, stride] = self.arguments();
         let in_bf16 = self.ty() == QuantType::Bf16;
@@ -194,14 +195,14 @@ impl<D: Device> Quantized<'_, D> {
     }
 }
 
-/// Rows in a form that products take.
+/// Rows in one of the formats that products take as operands.
 #[derive(Debug)]
 pub enum ProductRows<'a, D: Device> {
-    /// Quantized.
+    /// Quantized in blocks.
     Quantized(Quantized<'a, D>),
-    /// In BF16, row by row.
+    /// BF16, row-major.
     Halves(Halves<'a, D>),
-    /// In BF16, in the order of groups of warps.
+    /// BF16 in the layout of `wgmma`.
     Grouped(Grouped<'a, D>),
 }
 
@@ -236,7 +237,7 @@ impl<D: Device> ProductRows<'_, D> {
         }
     }
 
-    /// Asserts that they are on the device of the kernels, and whole blocks without scales of rows.
+    /// Asserts that the rows are on the kernels' device, are whole blocks, and need no scales.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
         let what = "rows for a product";
         let ty = match self {
@@ -254,7 +255,8 @@ impl<D: Device> ProductRows<'_, D> {
         assert!(self.n_cols().is_multiple_of(BLOCK_LEN), "{} columns", self.n_cols());
     }
 
-    /// Values, heads, what leads from one row to the next, and the form, as `cuda/quantize.cu` has it.
+    /// Addresses of values and heads, the row stride or the number of allocated rows, and the number of the form in
+    /// `cuda/quantize.cu`.
     pub(crate) fn target(&self) -> [Argument; 4] {
         let (none, form) = (Argument::Address(0), Argument::I32);
         match self {
@@ -270,7 +272,7 @@ impl<D: Device> ProductRows<'_, D> {
         }
     }
 
-    /// The grid of kernels that take single elements.
+    /// The grid of elementwise kernels.
     fn grid(&self) -> [u32; 3] {
         let n_blocks = self.n_cols().div_ceil(4 * THREADS as usize);
         assert!(n_blocks <= 65535, "rows of {} elements", self.n_cols());
@@ -281,10 +283,10 @@ impl<D: Device> ProductRows<'_, D> {
 /// Queues the quantization of rows.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows do not begin at multiples of 16 bytes.
+/// If shapes or devices do not match, or rows are not aligned to 16 bytes.
 pub fn quantize<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -298,19 +300,19 @@ pub fn quantize<D: Device>(
     let n_cols = Argument::I32(to.n_cols as i32);
     let arguments = [x.address(), x.stride(), quants, blocks, stride, in_bf16, n_cols];
     let (function, grid) = (&kernels.quantize.plain, ProductRows::from(to).grid());
-    // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their shapes
-    // and alignment were checked. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of the kernel in order; rows lie within their buffers, and their shapes and
+    // alignment were checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues the quantization of `act(gate) * up`, or of `act(gate)` if there is no `up`, or what other forms take in its place. The
-/// values themselves go to `out` where they are wanted, too; it may be `gate` or `up`.
+/// Queues the computation of `act(gate) * up`, or of `act(gate)` without `up`, and its conversion to the format of
+/// `to`. The F32 values are also stored in `out`, if present, which may be `gate` or `up`.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows do not begin at multiples of 16 bytes.
+/// If shapes or devices do not match, or rows are not aligned to 16 bytes.
 pub fn quantize_activated<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -348,14 +350,14 @@ pub fn quantize_activated<D: Device>(
     unsafe { kernels.launch(stream, function, to.grid(), [THREADS, 1], &arguments) }
 }
 
-/// Queues the quantization of normalized rows, or what other forms take in its place. The values themselves go to `out` where they
-/// are wanted, too; it may be `x`.
+/// Queues a norm of whole rows and the conversion of its results to the format of `to`. The F32 values are also stored
+/// in `out`, if present, which may be `x`.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, the norm is not one of whole rows, or rows do not begin at multiples of 16 bytes.
+/// If shapes or devices do not match, the norm is not over whole rows, or rows are not aligned to 16 bytes.
 pub fn quantize_norm<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -413,7 +415,7 @@ pub(super) mod tests {
     use realizar_ptx as ptx;
     use realizar_quant::BlockType;
 
-    /// Asserts that rows are those of `x`, and that what is beside them has not been written.
+    /// Asserts that quantized rows match `x`, and that memory around them was not written.
     fn check(stream: &ptx::Stream, room: &QuantizedRows<TestDevice>, first: usize, x: &[Vec<f32>]) {
         let n = room.max_rows * room.max_blocks;
         let (mut quants, mut blocks) = (vec![0i8; n * 32], vec![[0u32; 2]; n]);
@@ -437,7 +439,7 @@ pub(super) mod tests {
         }
     }
 
-    /// Room for seven rows of 13 blocks, filled with marks.
+    /// Memory for seven rows of 13 blocks, filled with a marker.
     fn room(device: &Arc<TestDevice>, stream: &ptx::Stream) -> QuantizedRows<TestDevice> {
         let room = QuantizedRows::new(device, QuantType::Int8, 7, 400).unwrap();
         assert_eq!(
@@ -458,7 +460,7 @@ pub(super) mod tests {
         let (kernels, stream) = kernels();
         let (n_rows, n_cols, stride) = (4, 320, 332);
         let mut values = Random(3).floats(n_rows * stride);
-        // Blocks of extremes in row 2: ties, zeros, subnormal, huge, not finite.
+        // Blocks of extremes in row 2: ties, zeros, subnormal, huge and non-finite values.
         let special = &mut values[2 * stride..][..192];
         special.fill(0.0);
         special[..7].copy_from_slice(&[127.0, 0.5, 1.5, 2.5, -0.5, -1.5, -127.0]);
@@ -558,7 +560,7 @@ pub(super) mod tests {
             assert_eq!((quants.len(), sums.len()), (1024 / 2, 1024 / 32 * 2));
             let rounded: Vec<f32> = x.iter().map(|&x| halved(BlockType::BF16, x).1).collect();
             for (i, &word) in quants.iter().enumerate() {
-                // Piece c of a block has elements 4 c, 4 c + 2, 4 c + 1, 4 c + 3, and the same 16 further.
+                // Piece c of a block has elements 4 c, 4 c + 2, 4 c + 1, 4 c + 3, and the same ones plus 16.
                 let (block, c, pair) = (i / 16, i / 4 % 4, i % 4);
                 let at = 32 * block + 4 * c + pair / 2 * 16 + pair % 2;
                 let expected = [at, at + 2].map(|i| rounded.get(i).copied().unwrap_or(0.0));
@@ -577,13 +579,13 @@ pub(super) mod tests {
         }
     }
 
-    /// What a product of prefill rows takes is the rounding of what a norm or an activation gives.
+    /// The operands that norms and activations write for products are the rounding of their results.
     #[cfg_attr(test, test)]
     fn prefill_rows_are_rounded_where_they_are_made() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
         let wgmma = wgmma_kernels(device);
-        // Neither whole spans nor whole steps of columns, and more of them than a thread keeps.
+        // Partial spans and partial column steps, and more columns than a thread keeps in registers.
         for (n_rows, n_cols) in [(11, 96), (2, 4128)] {
             let mut random = Random(12);
             let values = [0, 1].map(|_| random.floats(n_rows * n_cols));

@@ -1,7 +1,7 @@
-//! What the ranks of a group of devices exchange: sums over all, and columns of all.
+//! Collective operations of a group of devices: all-reduce and all-gather.
 //!
-//! Both exchange the rows as they are, and every rank puts them together by itself: a sum is added up in the order of
-//! the ranks, so it has the same bits on all of them, in every run and for every number of rows.
+//! Both exchange unchanged rows, and every rank combines them itself. A sum is computed in the order of the ranks, so
+//! it has the same bits on all of them, in every run and for every number of rows.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::{Buffer, Error, Rows};
 /// Threads of a block.
 const THREADS: u32 = 256;
 
-/// A device's place in its group, with room for the rows of all ranks.
+/// A device's rank in its group, with memory for the rows of all ranks.
 #[derive(Debug)]
 pub struct RankRows<D: Device> {
     rows: Buffer<D>,
@@ -22,7 +22,7 @@ pub struct RankRows<D: Device> {
 }
 
 impl<D: Device> RankRows<D> {
-    /// Room for at most `n_values` values of each of `n_ranks` ranks.
+    /// Allocates memory for at most `n_values` values of each of `n_ranks` ranks.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -36,22 +36,22 @@ impl<D: Device> RankRows<D> {
         Ok(Self { rows, n_ranks, rank })
     }
 
-    /// Bytes on the device of room for `n_values` values of each of `n_ranks` ranks.
+    /// Bytes for `n_values` values of each of `n_ranks` ranks.
     pub fn bytes(n_ranks: usize, n_values: usize) -> usize {
         n_ranks.saturating_mul(n_values).saturating_mul(size_of::<f32>())
     }
 
-    /// Ranks of the group.
+    /// Number of ranks of the group.
     pub fn n_ranks(&self) -> usize {
         self.n_ranks
     }
 
-    /// The device's place in its group.
+    /// The device's rank in its group.
     pub fn rank(&self) -> &D::Rank {
         &self.rank
     }
 
-    /// Queues that the rows of all ranks come here; values of each.
+    /// Queues the exchange of all ranks' rows. Returns the number of values per rank.
     fn exchange(
         &self,
         kernels: &Kernels<D>,
@@ -62,8 +62,8 @@ impl<D: Device> RankRows<D> {
         kernels.check("rows of all ranks", &self.rows, self.n_ranks * n);
         assert!(n <= i32::MAX as usize, "{n} values of a rank");
         let Argument::Address(from) = x.address() else { unreachable!("rows have an address") };
-        // SAFETY: rows are inside of their buffer and the room was checked; the two are different allocations. As
-        // `matvec` says, buffers outlive queued work.
+        // SAFETY: rows lie inside their buffer and the room was checked; the two are different allocations. As `matvec`
+        // says, buffers outlive queued work.
         unsafe {
             let device = kernels.device();
             device.all_gather(
@@ -78,14 +78,13 @@ impl<D: Device> RankRows<D> {
     }
 }
 
-/// Queues the sum of the terms that the ranks have in `x`, added up in the order of the ranks, and of `residual`.
-/// `out` may be `x` or the residual.
+/// Queues the sum of `x` over all ranks, in the order of the ranks, plus `residual`. `out` may be `x` or the residual.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn all_reduce<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -116,18 +115,18 @@ pub fn all_reduce<D: Device>(
         Argument::I32(ranks.n_ranks as i32),
     ];
     let grid = [n_rows as u32, n_blocks as u32, 1];
-    // SAFETY: the arguments are those of the kernel in order; rows are inside of their buffers, and their shapes were
+    // SAFETY: the arguments are those of the kernel in order; rows lie within their buffers, and their shapes were
     // checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, &kernels.ranks.sum, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues that `out` has the columns that the ranks have in `x`, in the order of the ranks.
+/// Queues the concatenation of the columns of `x` of all ranks, in the order of the ranks.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn all_gather<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -161,7 +160,7 @@ pub(super) mod tests {
     use crate::testing::{Random, TestDevice, bench, is_card, on_device, read};
     use realizar_ptx as ptx;
 
-    /// Runs `work` for each of `n` ranks on a device and a thread of its own; what they return.
+    /// Runs `work` for each of `n` ranks, with a device and a thread each, and returns the results.
     fn on_ranks<T: Send>(
         n: usize,
         n_values: usize,
@@ -189,7 +188,7 @@ pub(super) mod tests {
     const N_ROWS: usize = 3;
     const N_COLS: usize = 300;
 
-    /// The term of a rank, `stride` values from one row to the next.
+    /// The term of a rank, with rows `stride` values apart.
     fn term(rank: usize, stride: usize) -> Vec<f32> {
         Random(rank as u64 + 5).floats(N_ROWS * stride)
     }
@@ -212,7 +211,7 @@ pub(super) mod tests {
                 let residual = has_residual.then_some(residual);
                 let out_rows = Rows::new(&out, 0, N_ROWS, N_COLS, out_stride);
                 let work = || all_reduce(kernels, stream, ranks, x_rows, residual, out_rows);
-                // Captured and replayed twice; in place afterwards.
+                // Captured and replayed twice, then run in place.
                 let captured = Captured::new(kernels, stream, work).unwrap();
                 captured.replay(stream).unwrap();
                 captured.replay(stream).unwrap();

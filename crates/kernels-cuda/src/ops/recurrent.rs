@@ -1,4 +1,4 @@
-//! What the operations with a recurrent state have in common: their kernels, and the lists of a step.
+//! Common parts of the operations with a recurrent state: the lists of a step.
 
 use super::List;
 use crate::StateLayer;
@@ -8,17 +8,17 @@ use crate::kernels::Kernels;
 /// Threads of a block.
 pub(super) const THREADS: u32 = 128;
 
-/// Where a step says which states are read and written. A slot that is read is not written in the same step.
+/// The states that a step reads and writes. No slot is both read and written in a step.
 #[derive(Debug)]
 pub struct StateLists<'a, D: Device> {
-    /// Three words of each sequence: its first row, its number of rows, and the slot that they continue from or
-    /// [`StateLists::NONE`]. A sequence may have no rows. `[n_seqs, 3]`
+    /// Three words per sequence: its first row, its number of rows (possibly 0), and the slot that it continues from or
+    /// [`StateLists::NONE`]. `[n_seqs, 3]`
     pub seqs: List<'a, D>,
-    /// Of each row the index of its sequence; [`StateLists::NONE`] is a row that nothing is computed for. `[n_rows]`
+    /// The sequence of each row, or [`StateLists::NONE`] for rows that are skipped. `[n_rows]`
     pub seq_of_row: List<'a, D>,
-    /// Of each row the slot that the state after it goes to, or [`StateLists::NONE`]. `[n_rows]`
+    /// The slot that the state after each row is written to, or [`StateLists::NONE`]. `[n_rows]`
     pub writes: List<'a, D>,
-    /// Sequences of the step.
+    /// Number of sequences of the step.
     pub n_seqs: usize,
 }
 
@@ -31,12 +31,12 @@ impl<D: Device> Clone for StateLists<'_, D> {
 impl<D: Device> Copy for StateLists<'_, D> {}
 
 impl<D: Device> StateLists<'_, D> {
-    /// No slot, and no sequence.
+    /// Stands for no slot and no sequence.
     pub const NONE: u32 = u32::MAX;
-    /// Words of a sequence.
+    /// Words per sequence in `seqs`.
     pub const SEQ_WORDS: usize = 3;
 
-    /// Asserts that they have numbers for `n_rows` rows, and that states have `len` elements.
+    /// Asserts that the lists cover `n_rows` rows and that states have `len` elements.
     pub(super) fn check(
         &self,
         kernels: &Kernels<D>,

@@ -11,27 +11,27 @@ const THREADS: u32 = 128;
 /// The angles of a rotary embedding.
 #[derive(Debug)]
 pub struct RopeAngles<'a, D: Device> {
-    /// Positions of rows, component by component.
+    /// Positions of the rows. Components of a position are in separate lists.
     pub positions: List<'a, D>,
-    /// Numbers from one component of the positions to the next; with one component, any.
+    /// Distance between the lists of two components; ignored for positions with one component.
     pub component_stride: usize,
-    /// Angle per position, `[1, n_pairs]`.
+    /// Angle per position for each pair, `[1, n_pairs]`.
     pub inv_freq: Rows<'a, D>,
-    /// Of each pair the component of the position that it turns by, 0.0, 1.0 or 2.0, `[1, n_pairs]`; `None` if
-    /// positions have one.
+    /// The component of the position that each pair uses, 0.0, 1.0 or 2.0, `[1, n_pairs]`; `None` for positions with
+    /// one component.
     pub components: Option<Rows<'a, D>>,
     /// Factor on cosines and sines.
     pub mscale: f32,
 }
 
-/// Queues the cosines, then the sines, of each row's angles. An angle is the product of position and frequency,
-/// rounded to F32; its cosine and sine are within 3e-7 of the exact ones.
+/// Queues a table of the cosines, then the sines, of each row's angles. An angle is the product of position and
+/// frequency, rounded to F32; its cosine and sine are within 3e-7 of the exact ones.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn rope_table<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -58,12 +58,12 @@ pub fn rope_table<D: Device>(
         Argument::I32(n_pairs as i32),
     ];
     let grid = [out.n_rows() as u32, 1, 1];
-    // SAFETY: the arguments are those of the kernel in order; rows and lists are inside of their buffers, and their
-    // shapes were checked; components are 0, 1 or 2, as the caller says. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of the kernel in order; rows and lists lie inside their buffers, and their shapes
+    // were checked; components are 0, 1 or 2, as the caller says. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, &kernels.rope.table, grid, [THREADS, 1], &arguments) }
 }
 
-/// Which elements of a head turn together.
+/// The pairs of a head's elements that are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pairs {
     /// Elements `2 * i` and `2 * i + 1`.
@@ -72,13 +72,13 @@ pub enum Pairs {
     Halves,
 }
 
-/// Queues a turn of the first columns of each head by the rows of a table. `out` may be `x`.
+/// Queues the rotation of the first columns of each head by the rows of a table. `out` may be `x`.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn rope<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -121,7 +121,7 @@ pub(super) mod tests {
     fn tables_hold_the_angles_of_positions() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        // Positions of three components for four rows.
+        // Positions with three components for four rows.
         let positions = [0u32, 1, 77, 1_000_003, 5, 8, 9, 131_071, 2, 3, 4, 16_777_215];
         let at = on_device(device, &stream, &positions);
         let n_pairs = 150;

@@ -1,4 +1,4 @@
-//! Activations in half precision, the input of products on tensor cores.
+//! Conversion of activations to half precision, the operand of tensor-core products.
 
 use std::sync::Arc;
 
@@ -10,20 +10,21 @@ use crate::{Buffer, Error, Rows};
 
 /// Threads of a block.
 const THREADS: u32 = 256;
-/// Columns that a product takes at once: rows are filled up to a multiple of them with zeros.
+/// Rows are padded with zeros to a multiple of this many columns, the step of the products.
 const DEPTH: usize = 64;
 
-/// What products in half precision are made in.
+/// The operand type of half-precision products.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HalfType {
-    /// Binary16. Each row of activations has a power of two with it, so that its largest magnitude becomes 2^14 to 2^15.
+    /// IEEE binary16. Each activation row is scaled by a power of two so that its largest magnitude becomes 2^14 to
+    /// 2^15.
     F16,
-    /// The upper half of binary32.
+    /// bfloat16.
     BF16,
 }
 
-/// What products in half precision with weights of a type are made in; none of F32, whose products are in F32. F16 is
-/// multiplied as it is, weights of all other types in BF16.
+/// The operand type of half-precision products with weights of a type; none for F32. F16 weights are multiplied
+/// unchanged, all other types as BF16.
 pub fn half_type(ty: BlockType) -> Option<HalfType> {
     match ty {
         BlockType::F32 => None,
@@ -32,24 +33,24 @@ pub fn half_type(ty: BlockType) -> Option<HalfType> {
     }
 }
 
-/// Room on a device for rows in half precision.
+/// Device memory for rows in half precision.
 #[derive(Debug)]
 pub struct HalfRows<D: Device> {
-    /// `[max_rows, max_cols]`, the latter a multiple of 64
+    /// Values, `[max_rows, max_cols]` with `max_cols` a multiple of 64.
     values: Buffer<D>,
-    /// What products of a row in F16 are multiplied with, `f32`: `[max_rows]`.
+    /// Factors on the results of F16 rows, `f32`, `[max_rows]`.
     scales: Buffer<D>,
     max_rows: usize,
     max_cols: usize,
 }
 
 impl<D: Device> HalfRows<D> {
-    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    /// Bytes for `max_rows` rows of up to `max_cols` values.
     pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
         max_rows * (max_cols.next_multiple_of(DEPTH) * 2 + 4)
     }
 
-    /// Room for `max_rows` rows of up to `max_cols` values.
+    /// Allocates memory for `max_rows` rows of up to `max_cols` values.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -64,10 +65,10 @@ impl<D: Device> HalfRows<D> {
         })
     }
 
-    /// `n_rows` rows from number `first` on, of `n_cols` values each.
+    /// A view of `n_rows` rows of `n_cols` values, beginning at row `first`.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If they exceed the allocated memory.
     pub fn rows(&self, ty: HalfType, first: usize, n_rows: usize, n_cols: usize) -> Halves<'_, D> {
         assert!(
             n_rows > 0 && n_cols > 0 && first + n_rows <= self.max_rows && n_cols <= self.max_cols,
@@ -80,7 +81,7 @@ impl<D: Device> HalfRows<D> {
     }
 }
 
-/// Rows in half precision.
+/// A view of rows in half precision.
 #[derive(Debug)]
 pub struct Halves<'a, D: Device> {
     room: &'a HalfRows<D>,
@@ -99,29 +100,29 @@ impl<D: Device> Clone for Halves<'_, D> {
 impl<D: Device> Copy for Halves<'_, D> {}
 
 impl<D: Device> Halves<'_, D> {
-    /// Their type.
+    /// Type of the values.
     pub fn ty(&self) -> HalfType {
         self.ty
     }
 
-    /// Rows that there are.
+    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Asserts that they are on the device of the kernels and have a shape.
+    /// Asserts that the rows are on the kernels' device and have this shape.
     pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
         kernels.check(what, &self.room.values, 0);
         let found = (self.n_rows, self.n_cols);
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
-    /// Waits for the rows, with the zeros behind them.
+    /// Waits for the rows and returns them, including the padding.
     #[cfg(any(test, feature = "tests"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
         let of_row = |row: usize| {
@@ -133,7 +134,7 @@ impl<D: Device> Halves<'_, D> {
         (0..self.n_rows).map(of_row).collect()
     }
 
-    /// Values, elements from one row to the next, and scales.
+    /// Addresses of values and scales, with the row stride in elements between.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let at = (self.first * self.room.max_cols * 2) as u64;
         let scales = match self.ty {
@@ -151,10 +152,10 @@ impl<D: Device> Halves<'_, D> {
 /// Queues the rounding of rows.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn round_rows<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -171,19 +172,19 @@ pub fn round_rows<D: Device>(
         HalfType::BF16 => &kernels.round.bf16,
     };
     let grid = [to.n_rows as u32, 1, 1];
-    // SAFETY: the arguments are those of the kernels in order; rows are inside of their buffers, and their shapes
-    // were checked. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of the kernels in order; rows lie within their buffers, and their shapes were
+    // checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues the splitting of rows in two parts of BF16 each, which are neighbours of `to`: what is rounded, and what that
-/// leaves over, rounded too. Their sum has 16 bits of a number.
+/// Queues the splitting of each row into two BF16 parts, which are consecutive rows of `to`: the rounded values, and
+/// the rounded remainders. Together they keep 16 significant bits.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or `to` is not BF16.
+/// If shapes or devices do not match, or `to` is not BF16.
 pub fn split_rows<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -196,8 +197,8 @@ pub fn split_rows<D: Device>(
     let [values, stride, _] = to.arguments();
     let arguments = [x.address(), x.stride(), values, stride, Argument::I32(to.n_cols as i32)];
     let grid = [x.n_rows() as u32, 1, 1];
-    // SAFETY: the arguments are those of `split_rows` in order. Rows and room were checked above; a row of the room has a
-    // whole number of the columns that are filled up. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `split_rows` in order. Rows and room were checked above; a row of the room has
+    // whole column steps. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, &kernels.round.split, grid, [THREADS, 1], &arguments) }
 }
 

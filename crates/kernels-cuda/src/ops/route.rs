@@ -1,66 +1,65 @@
-//! The choice of experts for each row, and the sum of what they give.
+//! Routing of rows to experts, and combination of the experts' results.
 //!
-//! Routes, `[n_rows, 2 * n_chosen]`, are the numbers of a row's experts, ascending, and then their factors. A row that
-//! takes no part has -1 for each of its experts.
+//! Routes, `[n_rows, 2 * n_chosen]`, are the indices of a row's experts in ascending order, followed by their factors.
+//! A padding row has index -1 for each expert.
 
 use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, PER_LANE};
 use crate::{Error, List, Rows};
 
-/// Rows of a block of the choice, each with a warp.
+/// Rows of a block of the routing kernel, one per warp.
 const WARPS: usize = 4;
-/// Threads of a block of operations on single elements.
+/// Threads of a block of elementwise kernels.
 const THREADS: u32 = 128;
-/// Elements of a step from which on a thread takes four: fewer leave too many threads idle.
+/// Number of elements from which threads process four each. Fewer elements would leave too many threads idle.
 const FOUR_FROM: usize = 1 << 17;
 
-/// How the scores of a router become factors.
+/// The function from router scores to factors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
-    /// A softmax over all experts.
+    /// Softmax over all experts.
     Softmax,
-    /// A sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
+    /// Sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
     Sigmoid,
-    /// A softmax over the scores of the chosen experts alone.
+    /// Softmax over the scores of the chosen experts.
     SoftmaxOfChosen,
-    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
-    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
-    /// its score and their absolute value.
+    /// Sequential selection (SparseMixer, arXiv:2409.12136). Each step chooses the best remaining expert. Its factor is
+    /// its share of a softmax over the remaining experts whose distance to its score is at most `margin` times the
+    /// larger of its score and their absolute value.
     SparseMixer {
-        /// Largest distance, relative.
+        /// Maximum relative distance.
         margin: f32,
     },
 }
 
-/// Groups of neighbouring experts, of which a row chooses from the best.
+/// Groups of consecutive experts. A row chooses its experts from the best groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// Number of groups.
     pub n: usize,
-    /// Of how many the experts are chosen.
+    /// Number of groups that experts are chosen from.
     pub n_open: usize,
-    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
-    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    /// Number of a group's largest keys that are added to rank it: 1 (`group_limited_greedy` of DeepSeek V2,
+    /// arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
     pub n_best: usize,
 }
 
-/// The choice of some experts for each row.
+/// Parameters of the router.
 #[derive(Debug)]
 pub struct Routing<'a, D: Device> {
-    /// How scores become factors.
+    /// Function from scores to factors.
     pub scoring: Scoring,
-    /// Experts of a row.
+    /// Experts per row.
     pub n_chosen: usize,
-    /// Added to the factors for the choice alone, `[1, n_experts]`.
+    /// Added to the factors for selection only, `[1, n_experts]`.
     pub choice_bias: Option<Rows<'a, D>>,
-    /// Groups of the experts, if not all of them are chosen from.
+    /// Groups of experts, if selection is limited to the best ones.
     pub groups: Option<Groups>,
-    /// Whether factors of a row are divided by their sum.
+    /// Whether the factors of a row are normalized to a sum of 1.
     pub normalize: bool,
-    /// Times each factor.
+    /// Multiplied with each factor.
     pub scale: f32,
-    /// Of each row a number that is `u32::MAX` if the row takes no part, such as its slot of keys and values. None:
-    /// all rows do.
+    /// A word per row, `u32::MAX` for padding rows, such as the row's key-value slot. Without it, all rows are active.
     pub active: Option<List<'a, D>>,
 }
 
@@ -69,14 +68,13 @@ impl<D: Device> Routing<'_, D> {
     pub const MAX_EXPERTS: usize = 1024;
 }
 
-/// Queues the choice of each row's experts. Of equal scores the expert of the lower number is chosen. A row with a score
-/// that is not a number has factors that are not.
+/// Queues the selection of each row's experts. Ties choose the lower index. A row with a NaN score has NaN factors.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or there are more than [`Routing::MAX_EXPERTS`].
+/// If shapes or devices do not match, or there are more than [`Routing::MAX_EXPERTS`].
 pub fn route<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -133,19 +131,19 @@ pub fn route<D: Device>(
     ];
     let grid = [n_rows.div_ceil(WARPS) as u32, 1, 1];
     let function = &kernels.route.route[per_lane];
-    // SAFETY: the arguments are those of `route_*` in order; rows and lists are inside of their buffers, and their
-    // shapes were checked. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `route_*` in order; rows and lists lie within their buffers, and their shapes
+    // were checked. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [32, WARPS as u32], &arguments) }
 }
 
-/// Queues the sum of the results of a row's experts by their factors, in the order of the routes. What experts with the
-/// number -1 have as results is not read.
+/// Queues the weighted sum of the results of each row's experts, in the order of the routes. Results of expert -1 are
+/// not read.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows have more than 8 million elements.
+/// If shapes or devices do not match, or rows have more than 8 million elements.
 pub fn combine<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -175,15 +173,14 @@ pub fn combine<D: Device>(
     unsafe { kernels.launch(stream, &kernels.route.combine[which], grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues the addition of biases to the results of a row's experts, which lie side by side: those of the experts that the
-/// routes say. What experts with the number -1 have as results is not written. An expert without biases stops the
-/// device: the next call that waits reports it.
+/// Queues the addition of the experts' biases to the concatenated results of each row's experts. Results of expert -1
+/// are not written. An expert without biases stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows have more than 8 million elements.
+/// If shapes or devices do not match, or rows have more than 8 million elements.
 pub fn expert_bias<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -217,14 +214,14 @@ pub fn expert_bias<D: Device>(
     unsafe { kernels.launch(stream, &kernels.route.bias, grid, [THREADS, 1], &arguments) }
 }
 
-/// Queues a copy of rows with their columns, or some of them, in another order: column `c` of a row of `out` is column `order[c]` of that
-/// row of `x`. An order that names no column stops the device: the next call that waits reports it.
+/// Queues a selection or permutation of columns: column `c` of `out` is column `order[c]` of `x`. An index out of range
+/// stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows have more than 8 million elements.
+/// If shapes or devices do not match, or rows have more than 8 million elements.
 pub fn reorder<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -250,7 +247,7 @@ pub fn reorder<D: Device>(
     unsafe { kernels.launch(stream, &kernels.route.reorder, grid, [THREADS, 1], &arguments) }
 }
 
-/// A block for some columns of a row.
+/// Grid with blocks over the columns of each row.
 fn grid(n_rows: usize, n_cols: usize, per_thread: usize) -> [u32; 3] {
     let n_blocks = n_cols.div_ceil(per_thread * THREADS as usize);
     assert!(n_blocks <= 65535, "rows of {n_cols} elements");
@@ -263,7 +260,7 @@ pub(super) mod tests {
     use crate::testing::{Random, TestDevice, kernels, on_device, read};
     use realizar_ptx::Stream;
 
-    /// The choice as numbers say it.
+    /// Parameters of a router for the reference.
     #[derive(Clone, Copy, Debug)]
     struct Choice {
         scoring: Scoring,
@@ -281,7 +278,7 @@ pub(super) mod tests {
         scale: 1.0,
     };
 
-    /// The definition, in F64: experts and factors of a row.
+    /// The definition in F64: experts and factors of a row.
     fn expected(choice: &Choice, bias: Option<&[f32]>, scores: &[f32]) -> (Vec<usize>, Vec<f64>) {
         let softmax = |x: &[f64]| -> Vec<f64> {
             let sum: f64 = x.iter().map(|x| x.exp()).sum();
@@ -295,7 +292,7 @@ pub(super) mod tests {
         };
         let key = |e: usize| factors[e] + bias.map_or(0.0, |bias| f64::from(bias[e]));
         let first_of = |mut all: Vec<usize>, key: &dyn Fn(usize) -> f64, n: usize| {
-            // Stable, and so equal ones stay in order.
+            // The sort is stable, so ties keep their order.
             all.sort_by(|&a, &b| key(b).total_cmp(&key(a)));
             all.truncate(n);
             all.sort_unstable();
@@ -317,7 +314,7 @@ pub(super) mod tests {
         if let Scoring::SparseMixer { margin } = choice.scoring {
             let part = |e: usize| {
                 let top = scores[e];
-                // Those chosen before it have larger scores, or equal ones and come first.
+                // Earlier choices have larger scores, or equal scores and lower indices.
                 let is_left = |o: &usize| scores[*o] < top || (scores[*o] == top && *o >= e);
                 let left = (0..scores.len()).filter(is_left).map(|o| scores[o]);
                 let is_near = |s: &f64| (top - s) / s.abs().max(top) <= f64::from(margin);
@@ -335,7 +332,7 @@ pub(super) mod tests {
 
     type On = (Kernels<TestDevice>, Stream);
 
-    /// Routes of rows, found by the kernels. `active` is a number for each row.
+    /// Routes computed on the device. `active` has a word per row.
     fn found(
         (kernels, stream): &On,
         choice: &Choice,
@@ -413,11 +410,11 @@ pub(super) mod tests {
         assert_routes(&on, &mixer, None, &[-1.0, -1.1, -1.2, -9.0], 4);
         let many: Vec<f32> = (0..90).map(|i| 5.0 + (i * 37 % 90) as f32 / 60.0).collect();
         assert_routes(&on, &Choice { n_chosen: 4, ..mixer }, None, &many, 90);
-        // What a choice of large scores gives does not overflow, and the bias chooses one far below the best.
+        // Large scores do not overflow, and the bias selects an expert far below the best.
         let large = [-300.0, 200.0, 0.0, 199.0];
         assert_routes(&on, &of_chosen, Some(&[900.0, 0.0, 600.0, 0.0]), &large, 4);
         assert_routes(&on, &sigmoid, None, &large, 4);
-        // Of equal ones the first, zeros of both signs among them.
+        // Ties choose the first, including zeros of both signs.
         assert_routes(&on, &PLAIN, None, &[1.0; 200], 200);
         let zeros: Vec<f32> = (0..40).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
         assert_routes(&on, &Choice { n_chosen: 5, ..of_chosen }, None, &zeros, 40);
@@ -487,7 +484,7 @@ pub(super) mod tests {
         }
     }
 
-    /// The sums of a step of routes, with results that are random, in rows with something between them.
+    /// Combines random results by given routes, in rows with gaps between them.
     fn sums(
         (kernels, stream): &On,
         routes: &[f32],
@@ -513,7 +510,7 @@ pub(super) mod tests {
     #[cfg_attr(test, test)]
     fn results_are_added_by_their_factors() {
         let on = kernels();
-        // Enough elements for four of a thread, and a row that takes no part, whose results are not numbers.
+        // Enough elements for four per thread, and a padding row with NaN results.
         for (n_rows, n_chosen, n_cols) in [(3, 2, 5), (2, 1, 131), (4, 9, 16), (70, 3, 1900)] {
             let mut random = Random(n_cols as u64);
             let mut x = random.floats(n_rows * n_chosen * n_cols);
@@ -557,7 +554,7 @@ pub(super) mod tests {
             let stride = n_cols + 3;
             let mut random = Random(width as u64);
             let (x, biases) = (random.floats(n_rows * stride), random.floats(n_experts * width));
-            // The middle row takes no part.
+            // The middle row is padding.
             let id = |row: usize, i: usize| [Some((3 + i) % 4), None, Some(i)][row];
             let ids = |row: usize| {
                 (0..2 * n_chosen).map(move |i| id(row, i).map_or(-1.0, |id| id as f32))

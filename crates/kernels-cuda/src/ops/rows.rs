@@ -1,4 +1,4 @@
-//! What operations work on: rows of values, and the lists of numbers that a step carries.
+//! Operands of operations: rows of values, and lists of `u32` numbers of a step.
 
 use crate::Buffer;
 use crate::device::{Argument, Device};
@@ -23,12 +23,11 @@ impl<D: Device> Clone for Rows<'_, D> {
 impl<D: Device> Copy for Rows<'_, D> {}
 
 impl<'a, D: Device> Rows<'a, D> {
-    /// `n_rows` rows of `n_cols` values, the first of them `offset` values after the buffer's start, each
-    /// `stride` values after the one in front of it.
+    /// A view of `n_rows` rows of `n_cols` values. The first begins `offset` values after the start of the buffer, and
+    /// rows are `stride` values apart.
     ///
     /// # Panics
-    /// If they are not inside of the buffer, `n_cols` is zero or more than `stride`, or a number does not
-    /// fit in 31 bits.
+    /// If the rows exceed the buffer, `n_cols` is zero or more than `stride`, or a number does not fit in 31 bits.
     pub fn new(
         buffer: &'a Buffer<D>,
         offset: usize,
@@ -48,7 +47,7 @@ impl<'a, D: Device> Rows<'a, D> {
         Self { buffer, offset, n_rows, n_cols, stride }
     }
 
-    /// One row that begins where the buffer does.
+    /// A single row at the start of the buffer.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -56,7 +55,7 @@ impl<'a, D: Device> Rows<'a, D> {
         Self::vector_at(buffer, 0, n_cols)
     }
 
-    /// One row, `offset` values after the buffer's start, such as the weights of a norm.
+    /// A single row `offset` values after the start of the buffer, such as the weights of a norm.
     ///
     /// # Panics
     /// As [`new`](Self::new).
@@ -64,45 +63,45 @@ impl<'a, D: Device> Rows<'a, D> {
         Self::new(buffer, offset, 1, n_cols, n_cols)
     }
 
-    /// Rows that there are.
+    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Values from the first of the first row to the last of the last.
+    /// Number of values from the first of the first row to the last of the last, including gaps.
     pub(crate) fn n_values(&self) -> usize {
         (self.n_rows - 1) * self.stride + self.n_cols
     }
 
-    /// Whether every row begins at a multiple of 16 bytes, as operations need that read four values at a time.
+    /// Whether every row is aligned to 16 bytes, as required by operations that read four values at a time.
     pub fn is_aligned(&self) -> bool {
         let stride = if self.n_rows == 1 { 0 } else { self.stride };
         self.offset.is_multiple_of(4) && stride.is_multiple_of(4)
     }
 
-    /// `n_cols` columns from column `first` on.
+    /// The `n_cols` columns from column `first` on.
     ///
     /// # Panics
-    /// If there are not as many, or none.
+    /// If the rows have fewer columns, or `n_cols` is zero.
     #[must_use]
     pub fn columns(&self, first: usize, n_cols: usize) -> Self {
         assert!(n_cols > 0 && first + n_cols <= self.n_cols, "{n_cols} columns at {first}");
         Self { offset: self.offset + first, n_cols, ..*self }
     }
 
-    /// Asserts that they are on the device of the kernels and have a shape.
+    /// Asserts that the rows are on the kernels' device and have this shape.
     pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n_rows: usize, n_cols: usize) {
         kernels.check(what, self.buffer, 0);
         let found = (self.n_rows, self.n_cols);
         assert_eq!(found, (n_rows, n_cols), "rows and columns of {what}");
     }
 
-    /// Asserts that rows begin at multiples of 16 bytes.
+    /// Asserts that rows are aligned to 16 bytes.
     pub(crate) fn check_aligned(&self, what: &str) {
         assert!(self.is_aligned(), "{what} at {}, {} apart", self.offset, self.stride);
     }
@@ -121,7 +120,7 @@ impl<'a, D: Device> Rows<'a, D> {
     }
 }
 
-/// Address and stride of rows that may be absent.
+/// Address and stride of optional rows; null without rows.
 pub(crate) fn optional<D: Device>(rows: Option<Rows<'_, D>>) -> [Argument; 2] {
     rows.map_or([Argument::Address(0), Argument::I32(0)], |rows| [rows.address(), rows.stride()])
 }
@@ -143,10 +142,10 @@ impl<D: Device> Clone for List<'_, D> {
 impl<D: Device> Copy for List<'_, D> {}
 
 impl<'a, D: Device> List<'a, D> {
-    /// `len` numbers, the first of them `offset` numbers after the buffer's start.
+    /// A view of `len` numbers that begins `offset` numbers after the start of the buffer.
     ///
     /// # Panics
-    /// If they are not inside of the buffer.
+    /// If the list exceeds the buffer.
     pub fn new(buffer: &'a Buffer<D>, offset: usize, len: usize) -> Self {
         let end = offset.checked_add(len).and_then(|n| n.checked_mul(4));
         assert!(
@@ -157,32 +156,32 @@ impl<'a, D: Device> List<'a, D> {
         Self { buffer, offset, len }
     }
 
-    /// All of a buffer.
+    /// A whole buffer as a list.
     pub fn all(buffer: &'a Buffer<D>) -> Self {
         Self::new(buffer, 0, buffer.n_bytes() / 4)
     }
 
-    /// Numbers of the list.
+    /// Length of the list.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether it has none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Its numbers from number `first` on.
+    /// The list from index `first` on.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If the list is shorter.
     #[must_use]
     pub fn from(&self, first: usize) -> Self {
         assert!(first <= self.len, "number {first} of {}", self.len);
         Self { offset: self.offset + first, len: self.len - first, ..*self }
     }
 
-    /// Asserts that it is on the device of the kernels and has at least `n` numbers.
+    /// Asserts that the list is on the kernels' device and has at least `n` numbers.
     pub(crate) fn check(&self, kernels: &Kernels<D>, what: &str, n: usize) {
         kernels.check(what, self.buffer, 0);
         assert!(self.len >= n, "{what}: {} numbers, {n} are needed", self.len);

@@ -1,7 +1,7 @@
-//! Causal convolutions over few positions, each channel by itself.
+//! Causal depthwise convolutions over few positions.
 //!
 //! The state of a sequence is the last `n_taps - 1` rows of the input, the oldest first. An element is computed from
-//! the input alone, so how a sequence is cut into steps shows in no bit.
+//! the input alone, so the division of a sequence into steps does not affect any bit.
 
 use super::recurrent::THREADS;
 use super::rows::optional;
@@ -9,41 +9,41 @@ use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Activation, Error, Rows, StateLayer, StateLists};
 
-/// Elements of a step from which on a thread takes four: fewer leave too many threads idle.
+/// Number of elements from which threads process four each. Fewer elements would leave too many threads idle.
 const FOUR_FROM: usize = 1 << 18;
-/// What the kernel takes for no activation.
+/// Argument that stands for no activation.
 const NO_ACTIVATION: i32 = -1;
 
-/// A convolution of each sequence's rows with `n_taps` weights for each channel:
-/// `out[t][c] = act(bias[c] + Σ taps[i][c] * x[t - n_taps + 1 + i][c])`, zeros before the first row.
+/// A depthwise convolution of each sequence's rows: `out[t][c] = act(bias[c] + Σ taps[i][c] * x[t - n_taps + 1 +
+/// i][c])`, with zeros before the first row.
 #[derive(Debug)]
 pub struct ShortConv<'a, D: Device> {
-    /// The weights, those of the oldest row first, one after the other. `[1, n_taps * channels]`
+    /// The weights, those of the oldest row first. `[1, n_taps * channels]`
     pub taps: Rows<'a, D>,
-    /// Positions that an element depends on.
+    /// Kernel size of the convolution.
     pub n_taps: usize,
     /// Added before the activation. `[1, channels]`
     pub bias: Option<Rows<'a, D>>,
-    /// Applied to every element.
+    /// Activation of every element.
     pub act: Option<Activation>,
     /// The input. `[n_rows, channels]`
     pub x: Rows<'a, D>,
-    /// The result, which shares nothing with `x`. `[n_rows, channels]`
+    /// The result, which must not overlap `x`. `[n_rows, channels]`
     pub out: Rows<'a, D>,
-    /// The states, of `(n_taps - 1) * channels` elements.
+    /// States of the layer, of `(n_taps - 1) * channels` elements each.
     pub states: &'a StateLayer<D>,
-    /// Which of them are read and written.
+    /// The states that are read and written.
     pub lists: StateLists<'a, D>,
 }
 
-/// Queues the convolution of all rows, and stores the states that are wanted. A row of no sequence is left as it is. A
-/// sequence or a slot that does not exist stops the device: the next call that waits reports it.
+/// Queues the convolution of all rows and stores the requested states. Rows without a sequence are skipped. A sequence
+/// or slot that does not exist stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or there are more than 8 million channels.
+/// If shapes or devices do not match, or there are more than 8 million channels.
 pub fn short_conv<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -91,8 +91,8 @@ pub fn short_conv<D: Device>(
     let n_blocks = width.div_ceil(per_thread * THREADS as usize);
     assert!(n_blocks <= 65535, "{width} channels");
     let grid = [n_rows as u32, n_blocks as u32, 1];
-    // SAFETY: the arguments are those of `short_conv_*` in order; rows and lists are inside of their buffers and their
-    // shapes were checked, and the kernel checks what the lists say. As `matvec` says, buffers outlive queued work.
+    // SAFETY: the arguments are those of `short_conv_*` in order; rows and lists lie inside their buffers and their
+    // shapes were checked, and the kernel checks the lists' contents. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }
 }
 
@@ -153,8 +153,8 @@ pub(super) mod tests {
             (0..self.x.len()).map(element).collect()
         }
 
-        /// The rows from `first` on as the sequences `seqs` of one batch: each its number of rows and the slot that
-        /// it continues from. `writes` are rows of the batch and slots.
+        /// Runs the rows from `first` on as a batch of sequences, each given by its number of rows and the slot that it
+        /// continues from. `writes` are pairs of a row of the batch and a slot.
         fn run(&self, first: usize, seqs: &[(usize, u32)], writes: &[(usize, u32)]) -> Vec<f32> {
             let (stream, device) = (&self.stream, self.kernels.device());
             let words = StateWords::new(device, stream, seqs, writes);
@@ -221,7 +221,7 @@ pub(super) mod tests {
                 rows[rows.len() - kept..].to_vec()
             };
             assert_eq!((case.state(0), case.state(1)), (rows_to(n), rows_to(3)), "{shape:?}");
-            // In steps, each from the state of the one before.
+            // In several steps, each of which continues from the state of the previous one.
             for cuts in [vec![1, 2, 3, n], vec![2, n], (1..=n).collect()] {
                 let (mut found, mut from, mut start) = (Vec::new(), NONE, 0);
                 for (i, end) in (2..).zip(cuts) {
@@ -241,7 +241,7 @@ pub(super) mod tests {
         let one = case.run(3, &[(2, 0)], &[]);
         let other = case.run(5, &[(3, 0)], &[]);
         let new = case.run(8, &[(1, NONE)], &[]);
-        // Two continue from one state, as forks do, one begins, and one has no rows.
+        // Two sequences continue from one state, as forks do, one begins, and one has no rows.
         let seqs = [(2, 0), (0, 3), (3, 0), (1, NONE)];
         let together = case.run(3, &seqs, &[(1, 1), (4, 2), (5, 3)]);
         assert_eq!(together, [one, other, new].concat());
@@ -249,7 +249,7 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn four_channels_of_a_thread_have_the_bits_of_one() {
-        // Enough elements for the kernel with four, and then too few.
+        // Enough elements for the kernel with four per thread, and then too few.
         let n_rows = 40;
         let width = FOUR_FROM / n_rows / 4 * 4 + 4;
         let case = Case::new((3, width, n_rows), Some(Activation::Silu));
@@ -285,7 +285,7 @@ pub(super) mod tests {
                     Activation::Tanh => x.tanh(),
                     Activation::Sigmoid => sigmoid(x),
                     Activation::Mish => x * x.exp().ln_1p().tanh(),
-                    // Its series, which is exact enough for arguments of this size.
+                    // The power series, which is accurate enough for arguments of this size.
                     Activation::Gelu => {
                         let z = x / std::f64::consts::SQRT_2;
                         let (mut term, mut sum) = (z, z);

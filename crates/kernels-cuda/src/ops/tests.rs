@@ -1,4 +1,4 @@
-//! The tests of the operations, by module.
+//! Lists of the operations' tests, by module.
 
 use super::*;
 use crate::tests::Test;

@@ -1,8 +1,8 @@
-//! Products with the many prefill rows by the tensor cores of compute capability 9.0: instructions of groups of four
-//! warps (`wgmma`), activations by bulk copies, weights from registers.
+//! Products with prefill rows by `wgmma`, the warp-group instructions of compute capability 9.0. Activations are loaded
+//! by bulk copies, and weights are passed in registers.
 //!
-//! Only code that loads [`WgmmaKernels`] uses them, as their bits are not those of [`matmul_half`](super::matmul_half), to
-//! which a test holds them, and to exact sums.
+//! These kernels are only used by code that loads [`WgmmaKernels`], because their bits differ from those of
+//! [`matmul_half`](super::matmul_half). Tests compare them with that and with exact sums.
 
 use std::sync::Arc;
 
@@ -17,44 +17,44 @@ use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.br");
 const GROUP_IMAGE: &[u8] = include_bytes!("../../image/group_rows.ptx.br");
-/// The types that have kernels.
+/// Weight types with kernels.
 const TYPES: [BlockType; 5] =
     [BlockType::F16, BlockType::BF16, BlockType::Q8_0, BlockType::Q4_K, BlockType::Q6_K];
-/// Rows of activations of a tile: a kernel for each.
+/// Activation rows of a tile, one kernel each.
 const X_ROWS: [usize; 2] = [128, 256];
-/// Rows of weights of a tile.
+/// Weight rows of a tile.
 const W_ROWS: usize = 128;
-/// Threads of a tile: two groups of four warps that multiply, and one that copies.
+/// Threads of a tile: two warp groups that multiply and one that copies.
 const THREADS: u32 = 384;
-/// Dynamic shared memory of a tile: `tile_bytes` of `cuda/matmul_wgmma.cuh`, and two barriers for each stage.
+/// Dynamic shared memory of a tile: `tile_bytes` of `cuda/matmul_wgmma.cuh`, and two barriers per stage.
 const SHARED_BYTES: u32 = 20 * 8192 + 16 * 10;
-/// Columns of a span: rows are filled up to a multiple of them with zeros.
+/// Columns of a span. Rows are padded with zeros to a multiple of it.
 const SPAN: usize = 128;
-/// Columns of a stage, of which a row has neighbouring bytes.
+/// Columns of a stage, which are contiguous in memory for each row.
 #[cfg(any(test, feature = "tests", feature = "bench"))]
 const STAGE: usize = 64;
-/// Rows and columns of a block of the kernels that group rows, and its warps.
+/// Rows and columns of a block of the packing kernels, and its warps.
 const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
 const GROUP_WARPS: u32 = 8;
-/// Blocks that keep a large card's processors busy: tiles are the larger ones where there are this many.
+/// Number of blocks that keeps a large GPU busy. The larger tiles are used if they yield at least this many.
 const MIN_BLOCKS: usize = 108;
 
-/// The kernels of a type, by [`X_ROWS`].
+/// The kernels of a weight type, by [`X_ROWS`].
 #[derive(Debug)]
 struct OfType<D: Device> {
     plain: [D::Function; X_ROWS.len()],
-    /// With a gate in the end; none for F16, whose results would have a scale for each row.
+    /// With a gated epilogue; none for F16, whose results would need a scale per row.
     gated: Option<[D::Function; X_ROWS.len()]>,
 }
 
-/// The kernels, loaded on a card of compute capability 9.0.
+/// The `wgmma` kernels of a GPU of compute capability 9.0.
 #[derive(Debug)]
 pub struct WgmmaKernels<D: Device> {
     group: GroupKernels<D>,
     by_type: [OfType<D>; TYPES.len()],
 }
 
-/// The kernels that pack activations in the order of the products, which any device runs.
+/// The kernels that pack activations in the layout of `wgmma`. They run on any device.
 #[derive(Debug)]
 struct GroupKernels<D: Device> {
     f16: D::Function,
@@ -97,7 +97,7 @@ impl<D: Device> WgmmaKernels<D> {
     /// Loads the kernels.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the device does not take them: only cards of compute capability 9.0 do.
+    /// [`Error::Kernel`] if the device rejects them, as all but GPUs of compute capability 9.0 do.
     pub fn load(device: &D) -> Result<Self, Error> {
         let image = Image::load(device, "wgmma", IMAGE)?;
         let of_type = |ty: BlockType| {
@@ -118,33 +118,33 @@ impl<D: Device> WgmmaKernels<D> {
         Ok(Self { group: GroupKernels::load(device)?, by_type })
     }
 
-    /// The types of matrices that have a kernel.
+    /// Weight types with kernels.
     pub const TYPES: [BlockType; 5] = TYPES;
 
-    /// Whether products with matrices of this type have a kernel.
+    /// Whether the type has kernels.
     pub fn takes(ty: BlockType) -> bool {
         TYPES.contains(&ty)
     }
 }
 
-/// Room on a device for rows in half precision, in the order of the products.
+/// Device memory for half-precision rows in the layout of `wgmma`.
 #[derive(Debug)]
 pub struct GroupedRows<D: Device> {
-    /// By stages of columns, `max_rows` of them: 128 bytes each, swizzled.
+    /// For each stage of columns, `max_rows` rows of 128 swizzled bytes.
     values: Buffer<D>,
-    /// What products of a row in F16 are multiplied with, `f32`: `[max_rows]`.
+    /// Factors on the results of F16 rows, `f32`, `[max_rows]`.
     scales: Buffer<D>,
     max_rows: usize,
     max_cols: usize,
 }
 
 impl<D: Device> GroupedRows<D> {
-    /// Bytes of room for `max_rows` rows of up to `max_cols` values.
+    /// Bytes for `max_rows` rows of up to `max_cols` values.
     pub fn bytes(max_rows: usize, max_cols: usize) -> usize {
         max_rows.next_multiple_of(X_ROWS[1]) * (max_cols.next_multiple_of(SPAN) * 2 + 4)
     }
 
-    /// Room for `max_rows` rows of up to `max_cols` values.
+    /// Allocates memory for `max_rows` rows of up to `max_cols` values.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
@@ -160,10 +160,10 @@ impl<D: Device> GroupedRows<D> {
         })
     }
 
-    /// `n_rows` rows of `n_cols` values each.
+    /// A view of the first `n_rows` rows, with `n_cols` values each.
     ///
     /// # Panics
-    /// If there is no room for them.
+    /// If they exceed the allocated memory.
     pub fn rows(&self, ty: HalfType, n_rows: usize, n_cols: usize) -> Grouped<'_, D> {
         assert!(
             n_rows > 0 && n_cols > 0 && n_rows <= self.max_rows && n_cols <= self.max_cols,
@@ -175,7 +175,7 @@ impl<D: Device> GroupedRows<D> {
     }
 }
 
-/// Rows in half precision, in the order of the products.
+/// A view of half-precision rows in the layout of `wgmma`.
 #[derive(Debug)]
 pub struct Grouped<'a, D: Device> {
     room: &'a GroupedRows<D>,
@@ -193,27 +193,27 @@ impl<D: Device> Clone for Grouped<'_, D> {
 impl<D: Device> Copy for Grouped<'_, D> {}
 
 impl<D: Device> Grouped<'_, D> {
-    /// Their type.
+    /// Type of the values.
     pub fn ty(&self) -> HalfType {
         self.ty
     }
 
-    /// Rows that there are.
+    /// Number of rows.
     pub fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Asserts that they are on the device of the kernels.
+    /// Asserts that the rows are on the kernels' device.
     pub(crate) fn check(&self, kernels: &Kernels<D>) {
         kernels.check("rows in half precision", &self.room.values, 0);
     }
 
-    /// Waits for the rows, with the zeros behind them: by stages.
+    /// Waits for the rows and returns them by stages, including the padding.
     #[cfg(any(test, feature = "tests", feature = "bench"))]
     pub(crate) fn read(&self, stream: &D::Stream) -> Vec<Vec<u16>> {
         let of_stage = |stage: usize| {
@@ -225,7 +225,7 @@ impl<D: Device> Grouped<'_, D> {
         (0..self.n_cols.next_multiple_of(SPAN) / STAGE).map(of_stage).collect()
     }
 
-    /// Values, rows that there is room for, and scales.
+    /// Addresses of values and scales, with the number of allocated rows between.
     pub(crate) fn arguments(&self) -> [Argument; 3] {
         let scales = match self.ty {
             HalfType::F16 => self.room.scales.address(),
@@ -239,13 +239,13 @@ impl<D: Device> Grouped<'_, D> {
     }
 }
 
-/// Queues the rounding of rows to the order of the products.
+/// Queues the conversion of rows to half precision in the layout of `wgmma`.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, or rows of `x` do not begin at multiples of 16 bytes.
+/// If shapes or devices do not match, or rows of `x` are not aligned to 16 bytes.
 pub fn group_rows<D: Device>(
     kernels: &Kernels<D>,
     wgmma: &WgmmaKernels<D>,
@@ -256,29 +256,29 @@ pub fn group_rows<D: Device>(
     wgmma.group.queue(kernels, stream, x, to)
 }
 
-/// `out = matrix * x + bias + residual`, row by row, with the product in half precision.
+/// `out = matrix * x + bias + residual` by rows, with the product in half precision.
 #[derive(Debug)]
 pub struct LinearGrouped<'a, D: Device> {
     /// The weights, `[n_rows, n_cols]`.
     pub matrix: &'a Matrix<D>,
-    /// Activations of the weights' [`half_type`], `[n_batch, n_cols]`.
+    /// Activations in the weights' [`half_type`], `[n_batch, n_cols]`.
     pub x: Grouped<'a, D>,
     /// Added to every row, `[1, n_rows]`.
     pub bias: Option<Rows<'a, D>>,
-    /// Added row by row, `[n_batch, n_rows]`; it may be `out`.
+    /// Added by rows, `[n_batch, n_rows]`; it may be `out`.
     pub residual: Option<Rows<'a, D>>,
     /// The result, `[n_batch, n_rows]`.
     pub out: Rows<'a, D>,
 }
 
-/// Queues a product, whose sums are F32. The bits of a row of the result depend on its own row of activations alone; they
-/// are not those of [`matmul_half`](super::matmul_half).
+/// Queues a product with F32 sums. The bits of a result row depend on its own activation row alone, and differ from
+/// those of [`matmul_half`](super::matmul_half).
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes, types or devices do not fit, or there is no kernel for the matrix's type.
+/// If shapes, types or devices do not match, or the matrix's type has no kernels.
 pub fn matmul_wgmma<D: Device>(
     kernels: &Kernels<D>,
     wgmma: &WgmmaKernels<D>,
@@ -289,7 +289,7 @@ pub fn matmul_wgmma<D: Device>(
     launch(kernels, wgmma, stream, linear, tile)
 }
 
-/// The same with a choice of the kernel.
+/// [`matmul_wgmma`] with a given kernel.
 fn launch<D: Device>(
     kernels: &Kernels<D>,
     wgmma: &WgmmaKernels<D>,
@@ -339,7 +339,7 @@ fn grid(n_tiles: usize, n_batch: usize, tile: usize) -> [u32; 3] {
 }
 
 impl<D: Device> WgmmaKernels<D> {
-    /// The kernels for a matrix, whose shape and type are asserted to fit those of activations.
+    /// The kernels for a matrix, after asserting that its shape and type match the activations.
     fn of(&self, kernels: &Kernels<D>, matrix: &Matrix<D>, x: &Grouped<'_, D>) -> &OfType<D> {
         let ty = matrix.ty();
         let Some(idx) = TYPES.iter().position(|&of| of == ty) else {
@@ -353,31 +353,31 @@ impl<D: Device> WgmmaKernels<D> {
     }
 }
 
-/// `to = act(gate * x) * (up * x)`, row by row, each product with its part of the bias.
+/// `to = act(gate * x) * (up * x)` by rows. Each product includes its half of the bias.
 #[derive(Debug)]
 pub struct GatedGrouped<'a, D: Device> {
-    /// The rows of the gate, then those of what it lets through, as many, `[2 * n_rows, n_cols]`; not F16.
+    /// The gate rows, then as many up rows, `[2 * n_rows, n_cols]`; not F16.
     pub matrix: &'a Matrix<D>,
-    /// Whether the gate's rows are the last ones instead.
+    /// Whether the up rows are first instead.
     pub up_first: bool,
-    /// Added to the products with the matrix, `[1, 2 * n_rows]`.
+    /// Added to the products before the activation, `[1, 2 * n_rows]`.
     pub bias: Option<Rows<'a, D>>,
     /// Activations in BF16, `[n_batch, n_cols]`.
     pub x: Grouped<'a, D>,
     /// The gate's activation.
     pub act: Activation,
-    /// The result in BF16, `[n_batch, n_rows]`, in another room than `x`.
+    /// The result in BF16, `[n_batch, n_rows]`, not in the memory of `x`.
     pub to: Grouped<'a, D>,
 }
 
-/// Queues a gated product of prefill rows in one launch, with the bits of [`matmul_wgmma`] and
-/// [`quantize_activated`](crate::quantize_activated) after it.
+/// Queues a gated product of prefill rows in one launch. The bits are those of [`matmul_wgmma`] followed by
+/// [`quantize_activated`](crate::quantize_activated).
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes, types or devices do not fit, there is no kernel for the matrix's type, or both rooms are one.
+/// If shapes, types or devices do not match, the matrix's type has no kernels, or `to` is in the memory of `x`.
 pub fn gated_wgmma<D: Device>(
     kernels: &Kernels<D>,
     wgmma: &WgmmaKernels<D>,
@@ -388,7 +388,7 @@ pub fn gated_wgmma<D: Device>(
     launch_gated(kernels, wgmma, stream, gated, tile)
 }
 
-/// The same with a choice of the kernel.
+/// [`gated_wgmma`] with a given kernel.
 fn launch_gated<D: Device>(
     kernels: &Kernels<D>,
     wgmma: &WgmmaKernels<D>,
@@ -425,7 +425,7 @@ fn launch_gated<D: Device>(
         Argument::I32(matrix.n_cols() as i32),
         Argument::I32(n_batch as i32),
     ];
-    // Both halves of a tile are of the same results; two tiles have a span of them.
+    // Both halves of a tile belong to the same results, so a span of results takes two tiles.
     let grid = grid(2 * n_rows.div_ceil(SPAN), n_batch, tile);
     let (function, block) = (&functions[tile], [THREADS, 1]);
     // SAFETY: the arguments are those of `gated_wgmma_*` in order, and otherwise as in `launch`; the room of the results has
@@ -433,7 +433,7 @@ fn launch_gated<D: Device>(
     unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
-/// The kernel for a shape; it shows in no bits.
+/// The kernel for a shape. The choice does not affect bits.
 fn tile(n_rows: usize, n_batch: usize) -> usize {
     let n_blocks = n_rows.div_ceil(W_ROWS) * n_batch.div_ceil(X_ROWS[1]);
     usize::from(n_batch > X_ROWS[0] && n_blocks >= MIN_BLOCKS)
@@ -481,8 +481,8 @@ pub(super) mod tests {
                         HalfType::BF16 => 1.0,
                     };
                     for (i, &found) in found[row * STAGE..][..STAGE].iter().enumerate() {
-                        // Pairs of fours, which are 32 columns apart: the first ones in an even eight, the second ones in an
-                        // odd one. Eights are swizzled.
+                        // Pairs of four columns that are 32 columns apart: the first in even groups of eight, the
+                        // second in odd ones. Groups of eight are swizzled.
                         let (eight, place) = (stage * 8 + ((i / 8) ^ (row % 8)), i % 8);
                         let (span, step) = (eight / 16 * SPAN, eight % 16 / 2 * 4);
                         let col = span + place / 2 * 32 + step + eight % 2 * 2 + place % 2;
@@ -500,7 +500,7 @@ pub(super) mod tests {
         assert_eq!(shapes.map(|(n_rows, n_batch)| tile(n_rows, n_batch)), [0, 1, 1, 0]);
     }
 
-    /// A product of some rows: each kernel by itself.
+    /// A product that is computed with each kernel.
     struct Case {
         ty: BlockType,
         n_rows: usize,
@@ -515,7 +515,7 @@ pub(super) mod tests {
         let device = kernels.device();
         let Some(wgmma) = wgmma_kernels(device) else { return };
         for (i, ty) in TYPES.into_iter().enumerate() {
-            // A part of a tile, of a span, and of a unit; then more steps than stages, and more tiles than one.
+            // Partial tiles, spans and units; then more steps than stages and more than one tile.
             let cols = match ty.block_len() {
                 1 => [45, 520],
                 32 => [96, 544],
@@ -542,7 +542,7 @@ pub(super) mod tests {
         let types = TYPES.into_iter().filter(|&ty| half_type(ty) == Some(HalfType::BF16));
         for (i, ty) in types.enumerate() {
             for tile in 0..X_ROWS.len() {
-                // Parts of a tile, and of a span of results; or several of both.
+                // Partial tiles and spans of results, and several of each.
                 let (n_rows, n_batch) = [(32, 3), (160, 131)][(i + tile) % 2];
                 let (n_cols, up_first) = (256, i % 2 == 1);
                 let mut random = Random(21);
@@ -625,7 +625,7 @@ pub(super) mod tests {
             let (row, w) = (&x[i / n_rows * x_stride..][..n_cols], i % n_rows);
             let reach: f32 = row.iter().map(|x| x.abs()).sum();
             assert!((a - b).abs() <= 2e-6 * reach, "{name}, {i}: {a} {b}");
-            // Some of them in F64, from weights and activations that are rounded as the kernel rounds them.
+            // Some results are compared in F64, from weights and activations that are rounded as in the kernel.
             if i % 41 == 0 && half == HalfType::BF16 {
                 let bf16 = |x: f32| f64::from(halved(BlockType::BF16, x).1);
                 let w = &values[w * n_cols..][..n_cols];

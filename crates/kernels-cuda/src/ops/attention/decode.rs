@@ -1,4 +1,5 @@
-//! Attention of decode rows: a context is cut into splits, and eight splits are a span, which are added in order.
+//! Decode attention. A context is cut into splits; the partial results of eight splits form a span, and are added in
+//! order.
 
 use std::sync::Arc;
 
@@ -9,19 +10,20 @@ use crate::ops::kv_store::NewHeads;
 use crate::ops::quantize::BLOCK_LEN;
 use crate::{Buffer, Error, Quantized};
 
-/// Positions of a split, splits of a span, and query heads of a block, as `cuda/attention_decode.cuh` has them.
+/// Positions of a split, splits of a span, and query heads of a block, as in `cuda/attention_decode.cuh`.
 const SPLIT: usize = 256;
 const SPAN: usize = 8;
 const MAX_HEADS: usize = 8;
 /// Threads of a block.
 const THREADS: u32 = 128;
-/// Heads of splits of a launch that there is room for: enough blocks for any card. With more, blocks have a span each.
+/// Capacity for partial results of splits, in heads: enough blocks for any GPU. Larger launches have one block per
+/// span.
 pub(super) const SPLIT_HEADS: usize = 1 << 14;
-/// Heads of spans of a launch that there is room for, or those of one row, if they are more. Rows with more in all take
-/// several launches.
+/// Capacity for partial results of spans, in heads, or those of one row if it has more. Larger steps take several
+/// launches.
 const SPAN_HEADS: usize = 1 << 16;
 
-/// Heads, splits and spans that a scratch has room for.
+/// Capacity of a scratch buffer.
 struct Room {
     splits: usize,
     spans: usize,
@@ -31,9 +33,9 @@ struct Room {
 impl Room {
     fn new(max_rows: usize, n_heads: usize, max_kv_len: usize) -> Self {
         let n_splits = max_kv_len.div_ceil(SPLIT).max(1);
-        // A window need not begin with a span.
+        // A window may begin in the middle of a span.
         let n_spans = n_splits.div_ceil(SPAN) + 1;
-        // The heads of a group may be cut into unequal parts.
+        // The heads of a group may be divided into unequal parts.
         let heads = n_heads.saturating_mul(2);
         let of_row = heads.saturating_mul(n_spans);
         Self {
@@ -43,9 +45,9 @@ impl Room {
         }
     }
 
-    /// Bytes of splits and spans with heads of `head_dim`, and of the counters.
+    /// Bytes of the splits and spans for heads of `head_dim`, and of the counters.
     fn bytes(&self, head_dim: usize) -> [usize; 3] {
-        // Kernels have heads of up to twice the size, and at least 64 columns.
+        // Kernels are compiled for head dimensions of up to twice the size, and at least 64.
         let head = (head_dim.next_power_of_two().max(64) + 2).saturating_mul(4);
         [
             self.splits.saturating_mul(head),
@@ -55,8 +57,8 @@ impl Room {
     }
 }
 
-/// Room for what the blocks of a row hand to the one that adds it up. The layers of a model share it; steps that run at
-/// the same time do not.
+/// Partial results of blocks, which the last block of a row combines. The layers of a model share it; concurrent steps
+/// must not.
 #[derive(Debug)]
 pub struct AttentionScratch<D: Device> {
     splits: Buffer<D>,
@@ -65,18 +67,18 @@ pub struct AttentionScratch<D: Device> {
 }
 
 impl<D: Device> AttentionScratch<D> {
-    /// Bytes of [`Self::new`] with the same maxima; `usize::MAX` if that is not a number of bytes.
+    /// Bytes that [`Self::new`] allocates for the same limits; `usize::MAX` on overflow.
     pub fn bytes(max_rows: usize, n_heads: usize, head_dim: usize, max_kv_len: usize) -> usize {
         let bytes = Room::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
         bytes.into_iter().fold(0, usize::saturating_add)
     }
 
-    /// Room for steps of at most `max_rows` decode rows that see at most `max_kv_len` positions, each the maximum of
-    /// all layers. It does not grow with rows times positions: steps with more run in larger pieces, and then in several
+    /// Allocates scratch for steps of at most `max_rows` decode rows that attend to at most `max_kv_len` positions,
+    /// each the maximum over all layers. The size is bounded: larger steps run in larger pieces, and then in several
     /// launches, with the same bits.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver reports.
+    /// [`Error::OutOfMemory`], or any error of the driver.
     pub fn new(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -99,41 +101,41 @@ impl<D: Device> AttentionScratch<D> {
     }
 }
 
-/// Whether attention of decode rows can store their keys and values itself: a head of these belongs to one block then.
+/// Whether decode attention can store new keys and values itself. Each of their heads must then belong to one block.
 pub fn takes_new_heads(n_heads: usize, n_kv_heads: usize) -> bool {
     n_heads / n_kv_heads <= MAX_HEADS
 }
 
-/// Attention of decode rows.
+/// Operands of decode attention.
 #[derive(Debug)]
 pub struct DecodeAttention<'a, D: Device> {
-    /// Of these rows.
+    /// The attention of these rows.
     pub attention: Attention<'a, D>,
-    /// What it is computed in.
+    /// Arithmetic of the products.
     pub arithmetic: AttentionArithmetic,
-    /// At least the number of positions that any row of the step, or of a replay of its graph, sees; with a window, what is
-    /// more than the window takes does not count.
+    /// Upper bound on the positions that any row of the step, or of a replay of its graph, attends to. With a window,
+    /// positions outside it do not count.
     pub max_kv_len: usize,
-    /// Room for what blocks hand over.
+    /// Memory for partial results.
     pub scratch: &'a AttentionScratch<D>,
-    /// Keys and values of the rows, where they are not stored yet: then they are first, and queries, which are as products made
-    /// them, turn. Each row is the only one of its sequence, and the last position that it sees is its own. Results may lie
-    /// where the same queries do, and where nothing else is that is read. [`takes_new_heads`] tells which shapes allow it.
+    /// Keys and values of the rows that are not stored yet. The launch first stores them, and applies norms and rotary
+    /// embeddings to them and to the queries. Each row must be the only one of its sequence and attend up to itself.
+    /// Results may overlap only the same rows' queries. [`takes_new_heads`] says which shapes allow it.
     pub new_heads: Option<NewHeads<'a, D>>,
-    /// Where the results are quantized to as well.
+    /// Where the results are quantized to, in addition to `out`.
     pub to: Option<Quantized<'a, D>>,
 }
 
-/// Queues attention of decode rows. The bits of a row depend on its own query and context alone, not on `max_kv_len`, nor on
-/// whether its key and value were stored before. A row that sees more, and a page that does not exist, stop the device:
-/// the next call that waits reports it.
+/// Queues decode attention. The bits of a row depend on its own query and context alone, not on `max_kv_len` or on
+/// whether its key and value were stored before. A row that exceeds `max_kv_len`, or a page that does not exist, stops
+/// the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit, the scratch is too small for the step, or the elements of a head to be quantized are not
-/// whole blocks of 32.
+/// If shapes or devices do not match, the scratch is too small for the step, or heads to be quantized are not whole
+/// blocks of 32.
 pub fn attention_decode<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -163,7 +165,7 @@ pub fn attention_decode<D: Device>(
     let DecodeKernel { function, dim, is_tensor } =
         kernels.attention_decode.get(&**kernels.device(), spec, *arithmetic)?;
 
-    // A window need not begin with a split, nor its splits with a span.
+    // A window may begin in the middle of a split, and its splits in the middle of a span.
     let n_splits = max_kv_len.div_ceil(SPLIT);
     let of_window = window.map_or(usize::MAX, |window| window.div_ceil(SPLIT) + 1);
     let (n_splits, n_spans) = if of_window < n_splits {
@@ -177,7 +179,7 @@ pub fn attention_decode<D: Device>(
     let heads_of_row = n_blocks * group.div_ceil(n_parts);
     let room = |buffer: &Buffer<D>| buffer.n_bytes() / 4 / (dim + 2) / heads_of_row;
 
-    // A block has a split where all of them fit, otherwise a span.
+    // One block per split if all of them fit, otherwise one per span.
     let by_span = n_rows * n_splits > room(&scratch.splits).min(SPLIT_HEADS / heads_of_row);
     let of_counters = scratch.counters.n_bytes() / 4 / n_blocks / (n_spans + 1);
     let rows_at_once = (room(&scratch.spans) / n_spans).min(of_counters).min(65535);
@@ -204,8 +206,8 @@ pub fn attention_decode<D: Device>(
         let z = if by_span { n_spans } else { n_splits };
         let grid = [n_blocks as u32, n_rows as u32, z as u32];
         // SAFETY: the arguments are those of `attention_*` in order; rows and lists were checked, and the kernel checks
-        // what it reads by numbers of the lists. The scratch has room for the splits or spans of these rows, and a
-        // counter for each. As `matvec` says, buffers outlive queued work.
+        // the indices in the lists. The scratch has room for the splits or spans of these rows, and a counter for each.
+        // As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, function, grid, [THREADS, 1], &arguments) }?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Attention of prompts: tiles of rows go over tiles of positions, on tensor cores or in F32.
+//! Prefill attention: tiles of rows iterate over tiles of positions, on tensor cores or in F32.
 
 use super::Attention;
 use crate::device::{Argument, Arguments, Device};
@@ -6,54 +6,54 @@ use crate::kernels::{AttentionArithmetic, HEAD_DIMS, Kernels};
 use crate::ops::quantize::ProductRows;
 use crate::{Error, KvSpec, List};
 
-/// The maximum number of rows of a prompt's tile.
+/// The maximum number of rows of a tile.
 pub const TILE_ROWS: usize = 128;
-/// Threads of a block on tensor cores, and its queries, as `cuda/attention_prefill.cuh` has them.
+/// Threads and queries of a tensor-core block, as in `cuda/attention_prefill.cuh`.
 const THREADS: u32 = 256;
 const QUERIES: usize = 128;
-/// The same in F32, as `cuda/attention_prefill_f32.cu` has them.
+/// Threads and queries of an F32 block, as in `cuda/attention_prefill_f32.cu`.
 const F32_THREADS: u32 = 128;
 const F32_QUERIES: usize = 32;
-/// Whether results can go to the product behind in the launch that makes them: rows are whole spans of 128 columns, and
-/// computed on tensor cores.
+/// Whether the launch can also round its results for the next product. This requires tensor cores and rows of whole
+/// spans of 128 columns.
 pub fn rounds_results(spec: &KvSpec, n_heads: usize, arithmetic: AttentionArithmetic) -> bool {
     let n_cols = n_heads * spec.head_dim;
     arithmetic.tensor(spec, &HEAD_DIMS).is_some() && n_cols.is_multiple_of(128)
 }
 
-/// Where the results of prefill rows go for the product behind.
+/// Where the results of prefill rows are rounded to for the next product.
 #[derive(Debug)]
 pub struct PrefillResults<'a, D: Device> {
-    /// Its rows, in BF16.
+    /// The rows in BF16.
     pub to: ProductRows<'a, D>,
-    /// The row of the step that is the first of these.
+    /// Index of the step's row that corresponds to the first row of `to`.
     pub first: usize,
-    /// Whether the results are wanted in F32, too.
+    /// Whether the results are also stored in F32.
     pub is_read: bool,
 }
 
-/// Attention of prefill rows.
+/// Operands of prefill attention.
 #[derive(Debug)]
 pub struct PrefillAttention<'a, D: Device> {
-    /// Of all rows of the step.
+    /// The attention of all rows of the step.
     pub attention: Attention<'a, D>,
-    /// What it is computed in.
+    /// Arithmetic of the products.
     pub arithmetic: AttentionArithmetic,
-    /// Two numbers for each tile: its first row, and the number of its rows, at most [`TILE_ROWS`], which are of one sequence at
-    /// consecutive positions; what they see may only rise. A tile without rows is skipped.
+    /// First row and number of rows of each tile. The at most [`TILE_ROWS`] rows of a tile are consecutive positions of
+    /// one sequence, and their reaches must not decrease. Empty tiles are skipped.
     pub tiles: List<'a, D>, // [n_tiles, 2]
-    /// Where the results go for the product behind, if [`rounds_results`] allows it.
+    /// Where the results are rounded to for the next product, if [`rounds_results`] allows it.
     pub results: Option<PrefillResults<'a, D>>,
 }
 
-/// Queues attention of prefill rows. The bits of a row depend on its own query and context alone. A tile in front of the first row
-/// whose results go to a product stops the device: the next call that waits reports it.
+/// Queues prefill attention. The bits of a row depend on its own query and context alone. A tile before the first row
+/// of `results` stops the device, which the next call that waits reports.
 ///
 /// # Errors
-/// What the driver reports.
+/// Any error of the driver.
 ///
 /// # Panics
-/// If shapes or devices do not fit.
+/// If shapes or devices do not match.
 pub fn attention_prefill<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
@@ -73,7 +73,7 @@ pub fn attention_prefill<D: Device>(
     };
     let n_parts = (TILE_ROWS * attention.group()).div_ceil(queries);
     let of_tiles = [tiles.address(), Argument::I32(n_tiles as i32), Argument::I32(n_parts as i32)];
-    // The kernels for any type take that, and others where results go.
+    // The last arguments of tensor-core kernels say where results are rounded to; F32 kernels take the type instead.
     let mut last = [Argument::Address(0), Argument::I32(0), Argument::I32(0), Argument::I32(0)];
     let mut out = Some(attention.out);
     if let Some(PrefillResults { to, first, is_read }) = results {
@@ -96,6 +96,6 @@ pub fn attention_prefill<D: Device>(
     let arguments = Arguments::of(&[&attention.arguments(out)[..], &of_tiles, last]);
     let grid = [(spec.n_kv_heads * n_parts) as u32, n_tiles as u32, 1];
     // SAFETY: the arguments are those of `attention_prefill_*` in order; rows and lists were checked, and the kernel
-    // checks what it reads by numbers of the lists. As `matvec` says, buffers outlive queued work.
+    // checks the indices in the lists. As `matvec` says, buffers outlive queued work.
     unsafe { kernels.launch(stream, function, grid, [threads, 1], &arguments) }
 }

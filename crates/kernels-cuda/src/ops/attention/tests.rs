@@ -1,4 +1,4 @@
-//! Attention on the interpreter, against F64.
+//! Compares attention with an F64 reference.
 
 pub(crate) mod decode;
 pub(crate) mod new_heads;
@@ -13,7 +13,8 @@ use super::*;
 use crate::testing::{Random, TestDevice, kernels, on_device, read};
 use crate::{AttentionArithmetic, Buffer, Kernels, KvSpec, QuantType, QuantizedRows, kv_store};
 
-/// What rounding a number below one to F16 changes at most: values of Q8_0 on tensor cores, and weights of prompts.
+/// The maximum error of rounding a number below one to F16: values of Q8_0 on tensor cores, and weights of prefill
+/// rows.
 const HALF_STEP: f64 = 1.0 / 4096.0;
 
 #[derive(Clone)]
@@ -27,9 +28,9 @@ struct Case {
     window: Option<usize>,
     chunked: bool,
     sinks: bool,
-    /// Of prefill rows.
+    /// For prefill rows.
     arithmetic: AttentionArithmetic,
-    /// Positions of each sequence that are stored.
+    /// Number of stored positions of each sequence.
     seqs: Vec<usize>,
 }
 
@@ -59,8 +60,7 @@ impl Case {
     }
 }
 
-/// A row of a step: its sequence, its position, and one past the last position that it sees. Without a sequence it is
-/// one that fills up a batch.
+/// A row of a step: its sequence (none for padding), its position, and the exclusive end of what it attends to.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Row {
     seq: Option<usize>,
@@ -76,7 +76,7 @@ impl Row {
     const NONE: Self = Self { seq: None, position: 0, reach: 0 };
 }
 
-/// Sequences whose keys and values are on a device.
+/// Sequences whose keys and values are stored on a device.
 struct World {
     case: Case,
     kernels: Kernels<TestDevice>,
@@ -91,12 +91,12 @@ struct World {
 }
 
 impl World {
-    /// Pages lie from the last one down; of a sequence with a window, only those exist that its last row sees.
+    /// Stores pages in descending order. With a window, only the pages that the last row attends to exist.
     fn new(case: &Case) -> Self {
         Self::with(case, |_, _, _| ())
     }
 
-    /// `change` may alter keys and values of a sequence before they are stored.
+    /// `change` may modify the keys and values of a sequence before they are stored.
     fn with(case: &Case, change: impl Fn(usize, &mut [f32], &mut [f32])) -> Self {
         let (kernels, stream) = kernels();
         let mut random = Random(11);
@@ -118,7 +118,7 @@ impl World {
         let (mut k, mut v) = (values(case.kv_cols(), 1.0), values(case.kv_cols(), 1.0));
         let q = values(case.n_cols(), 3.0);
         let sinks = random.floats(case.n_heads);
-        // Words in front of the tables, that are none of them.
+        // Unused words before the tables.
         let mut words = vec![u32::MAX; 7];
         let mut bases = Vec::new();
         let mut next = n_pages as u32;
@@ -153,7 +153,7 @@ impl World {
         row.seq.map_or(&[0.5; 4096][..n], |seq| &self.q[seq][row.position * n..][..n])
     }
 
-    /// Runs attention of rows that follow `offset` others in all lists.
+    /// Runs attention of rows that begin at index `offset` of all lists.
     fn run(
         &self,
         rows: &[Row],
@@ -207,8 +207,8 @@ impl World {
         found.chunks(stride).flat_map(|row| row[..n_cols].to_vec()).collect()
     }
 
-    /// Attention of decode rows, in a scratch for contexts of `max_kv_len` and `room` rows. Results of heads that can be
-    /// quantized are those of a quantization by itself.
+    /// Runs decode attention with scratch for contexts of `max_kv_len` and `room` rows. If heads can be quantized,
+    /// checks the quantized results against a separate quantization.
     fn decode_in(&self, rows: &[Row], max_kv_len: usize, room: usize) -> Vec<f32> {
         let (n_heads, head_dim) = (self.case.n_heads, self.case.head_dim);
         let (device, stream) = (self.kernels.device(), &self.stream);
@@ -245,7 +245,7 @@ impl World {
         self.decode_in(rows, max_kv_len, rows.len())
     }
 
-    /// Attention of prefill rows; rows of a sequence that follow one another are cut into tiles of `tile_rows`.
+    /// Runs prefill attention in tiles of at most `tile_rows` consecutive rows of a sequence.
     fn prefill(&self, rows: &[Row], reaches: bool, tile_rows: usize) -> Vec<f32> {
         let mut tiles: Vec<u32> = vec![0, 0];
         let mut first = 0;
@@ -266,7 +266,7 @@ impl World {
         })
     }
 
-    /// What rounding to the type of the pages makes of heads.
+    /// Heads, rounded to the type of the pages.
     fn rounded(&self, values: &[f32]) -> Vec<f64> {
         let ty = self.case.ty;
         let mut all = Vec::new();
@@ -281,7 +281,7 @@ impl World {
         all
     }
 
-    /// A row in F64.
+    /// The expected result of a row in F64.
     fn expected(&self, row: Row) -> Vec<f64> {
         let Case { n_heads, n_kv_heads, head_dim, softcap, window, chunked, sinks, .. } = self.case;
         let Some(seq) = row.seq else { return vec![0.0; self.case.n_cols()] };
@@ -336,7 +336,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
     values.iter().map(|x| x.to_bits()).collect()
 }
 
-/// Rows `first..` of a sequence.
+/// The rows of a range of positions of a sequence.
 fn rows_of(seq: usize, positions: std::ops::Range<usize>) -> Vec<Row> {
     positions.map(|position| Row::of(seq, position)).collect()
 }

@@ -1,53 +1,55 @@
-//! Tokens that go from shortlists to the next step without the host.
+//! Feeds tokens from shortlists to the next step without the host.
 
 use super::{ListPlace, NONE, Shortlists, THREADS};
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Error, List};
 
-/// How the token that follows is found in the shortlist of a row.
+/// How the next token is taken from the shortlist of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextToken {
-    /// The best one.
+    /// The best token.
     Best,
-    /// The one at the place of the first draw.
+    /// The token of the first draw.
     Drawn,
-    /// One that is drawn of the best ones, as far as filters keep them.
+    /// A token drawn from the best ones that pass filters.
     OfBest(DrawOfBest),
 }
 
-/// A draw of the best tokens by their shares, of which filters keep the first ones.
+/// A draw from the best tokens by their shares, after filters that keep the first of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrawOfBest {
-    /// The scale of shares, as in [`SharesOf`](super::SharesOf).
+    /// Scale of shares, as in [`SharesOf`](super::SharesOf).
     pub factor: u32,
-    /// Its range, as there.
+    /// Range of shares, as in [`SharesOf`](super::SharesOf).
     pub range: i32,
-    /// Top-p: the fewest tokens are kept that reach this part of all shares, in units of 2^-32; all are without.
+    /// Top-p in units of 2^-32: keeps the fewest tokens whose shares reach this part of the total. Without it, all are
+    /// kept.
     pub top_p: Option<u32>,
-    /// Whether that is a part of the shares of the whole row, which were wanted, or of the best tokens alone.
+    /// Whether top-p is relative to the total of the whole row, which must have been requested, instead of that of the
+    /// best tokens.
     pub of_row: bool,
-    /// Min-p: tokens are kept whose shares reach this part of the best token's, in units of 2^-32.
+    /// Min-p in units of 2^-32: keeps tokens whose shares reach this part of the best token's.
     pub min_p: u32,
-    /// The place among those that are kept, in units of 2^-32 of their shares.
+    /// The draw, in units of 2^-32 of the kept tokens' total.
     pub draw: u32,
-    /// Whether places go over tokens in their order, or from the best one down.
+    /// Whether the draw accumulates shares in the order of token ids instead of from the best token down.
     pub by_id: bool,
 }
 
 const SOURCE_WORDS: usize = 8;
-/// Draws by order of tokens are marked in the word that says where their list is.
+/// Marks draws in the order of token ids, in the word with the offset of the list.
 const BY_ID: u32 = 1 << 31;
 
 impl<D: Device> Shortlists<D> {
-    /// Words of a row's [source](Self::source).
+    /// Words per row of a [source](Self::source).
     pub const SOURCE_WORDS: usize = SOURCE_WORDS;
 
-    /// What [`feed`](Self::feed) has to know of a row whose token comes from the row that was pushed as number `idx`. A
-    /// row that keeps the token that it has is `u32::MAX` in the first word.
+    /// The source that makes [`feed`](Self::feed) take a row's token from the list of pushed row `idx`. A row that
+    /// keeps its token has `u32::MAX` in the first word of its source.
     ///
     /// # Panics
-    /// If there is no such row, or shares or a draw were not wanted of it that are needed.
+    /// If there is no such row, or `next` requires shares or a draw that were not requested.
     pub fn source(&self, idx: usize, next: NextToken) -> [u32; SOURCE_WORDS] {
         let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
         let best = at + 1 + n_listed;
@@ -69,19 +71,19 @@ impl<D: Device> Shortlists<D> {
         }
     }
 
-    /// Queues the copy of tokens from the lists that were queued before to the tokens of the next step, whose first
-    /// `n_fed` rows have some. The host finds them by [`fed`](Self::fed).
+    /// Queues a copy of tokens from the last queued lists to the tokens of the next step, of which the first `n_fed`
+    /// rows are fed. The host reads them by [`fed`](Self::fed).
     ///
-    /// The step can so be launched before the host has read the lists. What the host then chooses is compared with
-    /// the token that was fed, and the row of a step that began with another token is discarded: the device's draw is
-    /// the host's but for the rounding of its weights.
+    /// The next step can thus be launched before the host has read the lists. The host compares its choice with the fed
+    /// token and discards a row that began with another one. The device draws as the host does, except for the rounding
+    /// of weights.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If the lists of numbers have different lengths or are on another device, or there are more rows than there is
-    /// room for.
+    /// If the lengths of `sources` and `tokens` do not match, they are on another device, or the rows exceed the
+    /// limits.
     pub fn feed(
         &mut self,
         kernels: &Kernels<D>,
@@ -106,16 +108,16 @@ impl<D: Device> Shortlists<D> {
             tokens.address(),
         ];
         let grid = [n_rows as u32, 1, 1];
-        // SAFETY: the arguments are those of `shortlist_feed` in order; both lists of numbers were checked. Sources are
-        // what `source` gave, words of the lists, or none after the first `n_fed`, for which there is room after the
+        // SAFETY: the arguments are those of `shortlist_feed` in order; both lists were checked. Sources are those of
+        // `source`, offsets of words of the lists, or none after the first `n_fed`, for which there is room after the
         // lists. As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, &kernels.shortlist.feed, grid, [THREADS, 1], &arguments) }
     }
 
-    /// The token that row `row` of the next step was given, after [`read`](Self::read).
+    /// The token that was fed to row `row` of the next step, after [`read`](Self::read).
     ///
     /// # Panics
-    /// If it was given none.
+    /// If the row was not fed.
     pub fn fed(&self, row: usize) -> u32 {
         assert!(row < self.n_fed, "row {row} of {}", self.n_fed);
         self.out[self.n_words + row]

@@ -1,4 +1,5 @@
-//! The best token of each row, and nothing else: what a decode step ends in where no request asks for more.
+//! Greedy selection: the best token of each row and nothing else, the end of decode steps in which no request asks for
+//! more.
 
 use std::sync::Arc;
 
@@ -7,15 +8,14 @@ use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Buffer, Error, List, Rows};
 
-/// What is chosen where a row has no best token.
+/// The token of a row that has no best one.
 pub const NO_TOKEN: u32 = u32::MAX;
 
-/// Room for the best tokens of a step's rows.
+/// Memory for the best tokens of a step's rows.
 ///
-/// The launch depends on the number of rows alone, so that a captured decode step can end in it. The tokens may also
-/// be written to a list on the device: where that is the list of tokens that the step begins with, the step is
-/// replayed without the host in between, and what was chosen is read later. Launches that use one room belong in one
-/// stream.
+/// The launch depends only on the number of rows, so a captured decode step can end with it. The tokens can also be
+/// written to a list on the device. If that is the input of the step, the graph can be replayed without the host, which
+/// reads the tokens later. Launches with the same memory must be in one stream.
 #[derive(Debug)]
 pub struct Greedy<D: Device> {
     max_rows: usize,
@@ -30,10 +30,10 @@ impl<D: Device> Greedy<D> {
         20 * max_rows as u64
     }
 
-    /// Room for `max_rows` rows.
+    /// Allocates memory for `max_rows` rows.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver reports.
+    /// [`Error::OutOfMemory`], or any error of the driver.
     pub fn new(device: &Arc<D>, stream: &D::Stream, max_rows: usize) -> Result<Self, Error> {
         let what = "the best tokens of rows";
         Ok(Self {
@@ -44,14 +44,14 @@ impl<D: Device> Greedy<D> {
         })
     }
 
-    /// Queues the choice of the best token of each row, of equals the lowest; zeros of either sign are equals. With
-    /// `tokens`, the token of row `i` is also written to number `i` of that list, and 0 where there is none.
+    /// Queues the selection of each row's best token. Ties choose the lowest id, and zeros of both signs are equal.
+    /// With `tokens`, the token of row `i` is also written to index `i` of that list, or 0 if the row has none.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If shapes or devices do not fit, or there is no room for as many rows.
+    /// If shapes or devices do not match, or there are more rows than allocated.
     pub fn queue(
         &self,
         kernels: &Kernels<D>,
@@ -82,20 +82,20 @@ impl<D: Device> Greedy<D> {
             tokens.map_or(Argument::Address(0), |tokens| tokens.address()),
         ];
         let grid = [(n_tokens as u32).div_ceil(CHUNK), n_rows as u32, 1];
-        // SAFETY: the arguments are those of `shortlist_greedy` in order; rows and the list are inside of their
-        // buffers, and there is room for as many rows. As `matvec` says, buffers outlive queued work.
+        // SAFETY: the arguments are those of `shortlist_greedy` in order; rows and the list lie inside their buffers,
+        // and there is room for the rows. As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, &kernels.shortlist.greedy, grid, [THREADS, 1], &arguments) }
     }
 
-    /// Waits for what was chosen of the first rows: the token and the bits of its logit. Where a logit is NaN or
-    /// plus infinity it is [`NO_TOKEN`] and the bits of such a logit; where no logit is above minus infinity it is
-    /// [`NO_TOKEN`] and minus infinity.
+    /// Waits for the choices of the first rows: the token and the bits of its logit. A row with a NaN or infinite logit
+    /// has [`NO_TOKEN`] and the bits of such a logit. A row whose logits are all minus infinity has [`NO_TOKEN`] and
+    /// minus infinity.
     ///
     /// # Errors
-    /// What the driver reports, the failure of earlier work among it.
+    /// Any error of the driver, including that of earlier work.
     ///
     /// # Panics
-    /// If there is no room for as many rows.
+    /// If there are more rows than allocated.
     pub fn read(&self, stream: &D::Stream, chosen: &mut [[u32; 2]]) -> Result<(), Error> {
         self.chosen.read(stream, 0, chosen)
     }

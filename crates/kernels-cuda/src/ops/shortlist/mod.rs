@@ -1,8 +1,8 @@
-//! Shortlists of rows of logits: the best tokens, tokens that are requested individually, shares and draws.
+//! Shortlists of rows of logits: the best tokens, individually listed tokens, shares and draws.
 //!
-//! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred bytes where the
-//! row is a megabyte. Logits are compared by their bits, of equal ones the lower ids are in a list, and the shares
-//! of a vocabulary are integers, which every device computes and adds up alike.
+//! A shortlist suffices to choose a token if the rest of the row cannot matter. It has a few hundred bytes where the
+//! row has a megabyte. Logits are compared by their bits, and ties choose lower ids. Shares are integers, which every
+//! device computes and adds alike.
 
 mod feed;
 mod greedy;
@@ -18,69 +18,67 @@ use crate::{Buffer, Error, Rows};
 pub use feed::{DrawOfBest, NextToken};
 pub use greedy::{Greedy, NO_TOKEN};
 
-/// Threads of a block, the logits that it reads, and logits of which the largest is found first: as
-/// `cuda/shortlist.cu` has them.
+/// Threads of a block, logits that it reads, and logits per maximum that is found first, as in `cuda/shortlist.cu`.
 const THREADS: u32 = 256;
 const CHUNK: u32 = 4096;
 const BLOCK: u32 = 64;
 /// The maximum number of best tokens per row.
 const MAX_BEST: u32 = 256;
-/// Words of what is wanted of a row, beside the lists and masks that these name.
+/// Header words of a row's request, without the lists and masks that it refers to.
 const HEADER: usize = 12;
-/// Words of a row for the token that the next step was given.
+/// Words per row for the token that is fed to the next step.
 const FED: usize = 1;
-/// What is written for a row or a mask that is not there, and as the length of a list of unusable logits.
+/// Stands for an absent row or mask, and is the length of a list of unusable logits.
 const NONE: u32 = u32::MAX;
 
-/// That shares of tokens are wanted: `2^39 e^((logit - max) * scale)` as an integer of 64 bits, for the largest logit
-/// `max` of those that may be among the best.
+/// A request for shares of tokens. A share is `2^39 e^((logit - max) * scale)` as a 64-bit integer, where `max` is the
+/// largest logit of the eligible tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct SharesOf<'a> {
-    /// `scale * log2(e)` as a fraction of a power of two in units of 2^-32, whose highest bit is set.
+    /// `scale * log2(e)` as a normalized binary fraction in units of 2^-32.
     pub factor: u32,
-    /// The exponent of 64 / scale, from -90 to 133: logits that are further below the largest have no shares.
+    /// The exponent of 64 / scale, from -90 to 133. Logits that are further below the largest have no shares.
     pub range: i32,
-    /// Places among the tokens that may be among the best, in units of 2^-32 of their shares, in order of the
-    /// tokens; at most [`Shortlists::MAX_DRAWS`].
+    /// Draws among the eligible tokens in the order of their ids, in units of 2^-32 of the total; at most
+    /// [`Shortlists::MAX_DRAWS`].
     pub draws: &'a [u32],
 }
 
-/// What is wanted of a row of logits.
+/// The request for the shortlist of a row.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortlistRow<'a> {
-    /// The row.
+    /// Index of the row.
     pub row: u32,
-    /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
+    /// Number of best tokens, from 1 to [`Shortlists::MAX_BEST`].
     pub n_best: u32,
-    /// Tokens; what the row has after them is of none.
+    /// Vocabulary size. Logits after it are padding.
     pub n_tokens: u32,
-    /// Tokens that are given by themselves and are not among the best, in ascending order, at most
-    /// [`Shortlists::MAX_LISTED`]. A row that has some is wanted once in a launch.
+    /// Tokens whose logits are returned individually and which are not eligible for the best, ascending, at most
+    /// [`Shortlists::MAX_LISTED`]. Only one request per launch may list tokens of a row.
     pub listed: &'a [u32],
-    /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may where there is
-    /// none. Tokens after its end may not.
+    /// One bit per token that is eligible for the best, 32 to a word from the lowest bit on. Without it all tokens are
+    /// eligible; tokens after its end are not.
     pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
-    /// What is wanted of the shares of all that may be among the best.
+    /// Whether shares of all eligible tokens are requested, and their parameters.
     pub shares: Option<SharesOf<'a>>,
 }
 
 /// The shortlist of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortlist<'a> {
-    /// The bits of the logits of the listed tokens, in their order.
+    /// Bits of the listed tokens' logits, in their order.
     pub listed: &'a [u32],
-    /// The best tokens and the bits of their logits, best first and of equals the lower ids, plus zero before minus
-    /// zero: as many as are wanted, or all that may be among them and are above minus infinity. `None` if a logit
-    /// is NaN or plus infinity.
+    /// The best tokens with the bits of their logits in descending order. Ties are in ascending order of ids, and plus
+    /// zero is before minus zero. There are as many as requested, or all eligible ones above minus infinity. `None` if
+    /// a logit is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
-    /// The shares of all that may be among the best, together, where that was wanted; zero where `best` is none.
+    /// The total share of all eligible tokens, if requested; zero if `best` is `None`.
     pub total: Option<u64>,
-    /// The tokens at the places that were wanted, with the bits of their logits; none is one where the total is
-    /// zero.
+    /// The tokens at the requested draws, with the bits of their logits; empty if the total is zero.
     pub drawn: &'a [[u32; 2]],
 }
 
-/// Where the list of a row lies, and what it has.
+/// Offset and content of a row's list.
 #[derive(Debug, Clone, Copy)]
 struct ListPlace {
     at: usize,
@@ -90,8 +88,7 @@ struct ListPlace {
     n_draws: usize,
 }
 
-/// Memory that the blocks of a launch hand to one another. Lists that are made one after the other in one stream
-/// share it.
+/// Scratch memory of launches. Lists that are computed in order in one stream share it.
 #[derive(Debug)]
 pub struct ShortlistScratch<D: Device> {
     n_logits: u32,
@@ -108,10 +105,10 @@ impl<D: Device> ShortlistScratch<D> {
         max_rows as u64 * (12 * u64::from(n_logits.div_ceil(BLOCK)) + 8)
     }
 
-    /// Room for `max_rows` rows of `n_logits`.
+    /// Allocates scratch for `max_rows` rows of `n_logits`.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], or what the driver reports.
+    /// [`Error::OutOfMemory`], or any error of the driver.
     pub fn new(
         device: &Arc<D>,
         stream: &D::Stream,
@@ -131,51 +128,51 @@ impl<D: Device> ShortlistScratch<D> {
     }
 }
 
-/// What the lists of a step may have at most.
+/// Limits of the requests of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortlistLimits {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Tokens of a row that are given by themselves.
+    /// Listed tokens per row.
     pub listed: usize,
-    /// Draws of a row.
+    /// Draws per row.
     pub draws: usize,
-    /// Whether a row may have a mask.
+    /// Whether rows may have masks.
     pub masks: bool,
 }
 
 impl ShortlistLimits {
-    /// Words of a row's wants, in all.
+    /// The maximum number of words of a row's request.
     fn want_words(&self, n_logits: u32) -> usize {
         let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
         HEADER + self.listed + self.draws + mask
     }
 
-    /// The maximum number of words of a list.
+    /// The maximum number of words of a row's list.
     fn list_words(&self) -> usize {
         3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws + FED
     }
 }
 
-/// Room for the shortlists of a step.
+/// Requests and shortlists of a step.
 ///
-/// Rows are [pushed](Self::push), what is wanted of them is [uploaded](Self::upload) in one copy, the lists are made
-/// by [`queue`](Self::queue) and [read](Self::read) in one copy. What is queued depends on the number of rows and on
-/// whether shares are wanted, and on nothing else of what was pushed, so that a captured graph can hold it and be
-/// replayed after another upload; where fewer rows were pushed than are queued, the others are skipped.
+/// Rows are [pushed](Self::push), and their requests are [uploaded](Self::upload) in one copy. The lists are computed
+/// by [`queue`](Self::queue) and [read](Self::read) in one copy. The queued work depends only on the number of rows and
+/// on whether shares are requested, so it can be captured in a graph that is replayed after other uploads. Queued rows
+/// that were not pushed are skipped.
 #[derive(Debug)]
 pub struct Shortlists<D: Device> {
     n_logits: u32,
     limits: ShortlistLimits,
     wants: Buffer<D>,
     lists: Buffer<D>,
-    /// What is wanted: a header for each row that there is room for, and the lists and masks that these name.
+    /// Requests: a header for each possible row, then the lists and masks that these refer to.
     words: Vec<u32>,
-    /// Of each row, where its list lies.
+    /// Location of each pushed row's list.
     places: Vec<ListPlace>,
     end_row: usize,
     n_words: usize,
-    /// Rows of the next step that were given tokens, which lie after the lists.
+    /// Number of rows that were fed tokens. The tokens are after the lists.
     n_fed: usize,
     has_shares: bool,
     out: Vec<u32>,
@@ -184,16 +181,16 @@ pub struct Shortlists<D: Device> {
 impl<D: Device> Shortlists<D> {
     /// The maximum number of best tokens per row.
     pub const MAX_BEST: u32 = MAX_BEST;
-    /// The maximum number of tokens of a row that are given by themselves.
+    /// The maximum number of listed tokens per row.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have this many bits in a selection.
+    /// The maximum length of a row, limited by the bits of an index in a selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
     /// The maximum number of draws per row.
     pub const MAX_DRAWS: u32 = 64;
     /// The maximum number of rows of a launch.
     pub const MAX_ROWS: usize = 65535;
 
-    /// Bytes on the device for lists of rows of `n_logits`, beside what is shared.
+    /// Bytes on the device for lists of rows of `n_logits`, without scratch.
     pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
         4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
     }
@@ -203,13 +200,13 @@ impl<D: Device> Shortlists<D> {
         Self::bytes(n_logits, limits) + (limits.rows * size_of::<ListPlace>()) as u64
     }
 
-    /// Room for lists of rows of `n_logits`.
+    /// Allocates memory for lists of rows of `n_logits`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`].
     ///
     /// # Panics
-    /// If a row is longer than [`Self::MAX_LOGITS`], or the limits are above what a row or a launch may have.
+    /// If a row is longer than [`Self::MAX_LOGITS`], or the limits exceed those of a row or a launch.
     pub fn new(device: &Arc<D>, n_logits: u32, limits: ShortlistLimits) -> Result<Self, Error> {
         assert!((1..=Self::MAX_LOGITS).contains(&n_logits), "{n_logits} logits");
         assert!(limits.rows <= Self::MAX_ROWS, "{} rows", limits.rows);
@@ -217,7 +214,7 @@ impl<D: Device> Shortlists<D> {
         assert!(limits.draws <= Self::MAX_DRAWS as usize, "{} draws", limits.draws);
         let n_wants = limits.rows * limits.want_words(n_logits);
         let n_out = limits.rows * limits.list_words();
-        // Places are numbers of 32 bits.
+        // Offsets are 32-bit numbers.
         assert!(n_wants.max(n_out) < NONE as usize, "lists of {} rows", limits.rows);
         let mut words = Vec::with_capacity(n_wants);
         words.resize(limits.rows * HEADER, NONE);
@@ -236,7 +233,7 @@ impl<D: Device> Shortlists<D> {
         })
     }
 
-    /// Forgets all rows.
+    /// Removes all rows.
     pub fn clear(&mut self) {
         self.words.truncate(self.limits.rows * HEADER);
         for header in self.words.chunks_mut(HEADER).take(self.places.len()) {
@@ -246,10 +243,10 @@ impl<D: Device> Shortlists<D> {
         (self.end_row, self.n_words, self.n_fed, self.has_shares) = (0, 0, 0, false);
     }
 
-    /// Adds a row, of which a list is made.
+    /// Adds a request for the list of a row.
     ///
     /// # Panics
-    /// If there are more rows than there is room for, or what is wanted is not as [`ShortlistRow`] says.
+    /// If the limits are exceeded, or the request does not conform to [`ShortlistRow`].
     pub fn push(&mut self, of: &ShortlistRow<'_>) {
         let &ShortlistRow { row, n_best, n_tokens, listed, mask, shares } = of;
         let limits = self.limits;
@@ -297,17 +294,17 @@ impl<D: Device> Shortlists<D> {
         self.places.push(place);
     }
 
-    /// Rows that were pushed.
+    /// Number of pushed rows.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether no rows were pushed.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Whether shares of a row are wanted.
+    /// Whether any request includes shares.
     pub fn has_shares(&self) -> bool {
         self.has_shares
     }
@@ -317,24 +314,24 @@ impl<D: Device> Shortlists<D> {
         4 * self.n_words as u64
     }
 
-    /// Queues the copy of what is wanted. It may be queued in another stream than the lists, so as not to wait for
-    /// the step that computes the logits, if the lists that were queued before have been read.
+    /// Queues the upload of the requests. If the lists that were queued before have been read, the upload may be in
+    /// another stream than the lists, so as not to wait for the step that computes the logits.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     pub fn upload(&self, stream: &D::Stream) -> Result<(), Error> {
         self.wants.write(stream, 0, &self.words)
     }
 
-    /// Queues the making of the lists of the first `n_rows` rows: one launch, and another one `with_shares`. After
-    /// it, listed tokens have minus infinity in `logits`. [`upload`](Self::upload) comes before.
+    /// Queues the computation of the lists of the first `n_rows` rows, in one launch, or two `with_shares`. The logits
+    /// of listed tokens are set to minus infinity. The requests must have been [uploaded](Self::upload) before.
     ///
     /// # Errors
-    /// What the driver reports.
+    /// Any error of the driver.
     ///
     /// # Panics
-    /// If shapes or devices do not fit, there is no room for as many rows, or a row that was pushed is not one of
-    /// `logits`, is not among the first `n_rows`, or wants shares without `with_shares`.
+    /// If shapes or devices do not match, the rows exceed the limits, or a pushed row is not one of `logits`, is not
+    /// among the first `n_rows`, or requests shares without `with_shares`.
     pub fn queue(
         &self,
         kernels: &Kernels<D>,
@@ -363,9 +360,9 @@ impl<D: Device> Shortlists<D> {
         let grid = [self.n_logits.div_ceil(CHUNK), n_rows as u32, 1];
         let functions = &kernels.shortlist;
         let arguments = [wants, values, stride, n_logits, maxima, largest, counters, lists];
-        // SAFETY: the arguments are those of `shortlist_select` in order. Rows, lists and what is wanted are inside
-        // of their buffers, as was asserted when they were pushed and above; headers of rows that were not pushed say
-        // so. The scratch has room for the rows. As `matvec` says, buffers outlive queued work.
+        // SAFETY: the arguments are those of `shortlist_select` in order. Rows, lists and requests lie inside their
+        // buffers, as was asserted when they were pushed and above; headers of rows that were not pushed say so. The
+        // scratch has room for the rows. As `matvec` says, buffers outlive queued work.
         unsafe { kernels.launch(stream, &functions.select, grid, [THREADS, 1], &arguments) }?;
         if !with_shares {
             return Ok(());
@@ -375,10 +372,10 @@ impl<D: Device> Shortlists<D> {
         unsafe { kernels.launch(stream, &functions.weigh, grid, [THREADS, 1], &arguments) }
     }
 
-    /// Waits for the lists of all rows that were pushed.
+    /// Waits for the lists of all pushed rows.
     ///
     /// # Errors
-    /// What the driver reports, the failure of earlier work among it.
+    /// Any error of the driver, including that of earlier work.
     pub fn read(&mut self, stream: &D::Stream) -> Result<(), Error> {
         if self.is_empty() {
             return Ok(());
@@ -386,7 +383,7 @@ impl<D: Device> Shortlists<D> {
         self.lists.read(stream, 0, &mut self.out[..self.n_words + self.n_fed])
     }
 
-    /// The list of the row that was pushed as number `idx`, after [`read`](Self::read).
+    /// The list of pushed row `idx`, after [`read`](Self::read).
     ///
     /// # Panics
     /// If there is no such row.

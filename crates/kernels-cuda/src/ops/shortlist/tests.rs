@@ -1,4 +1,4 @@
-//! Lists of the device beside those of a full sort, and shares beside their definition in rational numbers.
+//! Compares lists with a full sort, and shares with their definition in rational numbers.
 
 use realizar_ptx as ptx;
 
@@ -6,14 +6,14 @@ use super::*;
 use crate::List;
 use crate::testing::{Random, TestDevice, kernels, on_device};
 
-/// Whether a token may be among the best.
+/// Whether a token is eligible for the best.
 fn may(of: &ShortlistRow<'_>, id: u32) -> bool {
     let by_mask =
         |mask: &[u32]| mask.get(id as usize / 32).is_some_and(|w| w >> (id % 32) & 1 == 1);
     id < of.n_tokens && !of.listed.contains(&id) && of.mask.is_none_or(by_mask)
 }
 
-/// The best tokens in order: by descending logit, then ascending token.
+/// The eligible tokens by descending logit, then ascending id.
 fn sorted(logits: &[f32], of: &ShortlistRow<'_>) -> Vec<[u32; 2]> {
     let all = (0..).zip(logits).filter(|&(id, &x)| x != f32::NEG_INFINITY && may(of, id));
     let mut all: Vec<(u32, f32)> = all.map(|(id, &x)| (id, x)).collect();
@@ -22,7 +22,7 @@ fn sorted(logits: &[f32], of: &ShortlistRow<'_>) -> Vec<[u32; 2]> {
     all.iter().map(|&(id, x)| [id, x.to_bits()]).collect()
 }
 
-/// The share of a logit, in rational numbers as far as 128 bits hold them.
+/// The share of a logit in rational numbers, as far as 128 bits can represent them.
 fn share(logit: f32, max: f32, of: &SharesOf<'_>) -> u64 {
     let exponent = |x: f32| (x.to_bits() >> 23 & 255) as i32 - 127;
     let top = exponent(max).max(of.range);
@@ -35,7 +35,7 @@ fn share(logit: f32, max: f32, of: &SharesOf<'_>) -> u64 {
     if log >> 25 < 64 { ((power << 8) >> (log >> 25)) as u64 } else { 0 }
 }
 
-/// The shares of what may be among the best, and the tokens at the places.
+/// The total share of the eligible tokens, and the drawn tokens.
 fn shares(logits: &[f32], of: &ShortlistRow<'_>) -> Option<(u64, Vec<[u32; 2]>)> {
     let shares = of.shares?;
     let mut all = sorted(logits, &ShortlistRow { n_best: u32::MAX, ..*of });
@@ -54,7 +54,7 @@ fn shares(logits: &[f32], of: &ShortlistRow<'_>) -> Option<(u64, Vec<[u32; 2]>)>
     Some((total, drawn.collect()))
 }
 
-/// Rows of logits on a device, with something in front of them and between them.
+/// Rows of logits on a device, with gaps before and between them.
 struct Bench {
     kernels: Kernels<TestDevice>,
     stream: ptx::Stream,
@@ -96,7 +96,7 @@ impl Bench {
         Shortlists::new(self.kernels.device(), self.width as u32, limits).unwrap()
     }
 
-    /// The lists of `rows`, which are made together.
+    /// Lists of `rows`, computed in one launch.
     fn made(&self, rows: &[ShortlistRow<'_>]) -> Shortlists<TestDevice> {
         let (scratch, mut lists) = (self.scratch(rows.len()), self.lists(rows.len()));
         rows.iter().for_each(|row| lists.push(row));
@@ -108,7 +108,7 @@ impl Bench {
         lists
     }
 
-    /// Asserts that a list is that of a full sort.
+    /// Asserts that a list equals that of a full sort.
     fn check(&self, of: &ShortlistRow<'_>, list: &Shortlist<'_>) {
         let (width, row) = (self.width, self.row(of.row));
         let (total, drawn) = shares(row, of).unzip();
@@ -125,7 +125,7 @@ impl Bench {
     }
 }
 
-/// Three rows: noise; many equals with both zeros and minus infinity; all the same.
+/// Three rows: noise; many ties, both zeros and minus infinity; all equal.
 fn rows_of(n: usize) -> Vec<f32> {
     let mut logits = Random(n as u64).floats(n);
     logits.extend((0..n).map(|i| match (i * 7919) % 11 {
@@ -142,7 +142,7 @@ fn best_of(row: u32, n_best: u32) -> ShortlistRow<'static> {
     ShortlistRow { row, n_best, n_tokens: u32::MAX, listed: &[], mask: None, shares: None }
 }
 
-/// Scales of 1, 2^-10 and 100, of which a row has few shares.
+/// Scales of 1, 2^-10 and 100. With the last, few tokens of a row have shares.
 const SCALES: [(u32, i32); 3] = [(3_098_164_009, 5), (3_098_164_009, 15), (2_420_440_632, -2)];
 const DRAWS: [u32; 5] = [0, 1, 1 << 30, 0x9e37_79b9, u32::MAX];
 
@@ -166,11 +166,11 @@ fn check_lists(width: usize, sizes: &[u32]) {
             });
         }
     }
-    // Aligned rows are read by four logits at a time.
+    // Aligned rows are read four logits at a time.
     for (start, stride) in [(4, width.next_multiple_of(4) + 4), (5, width + 3)] {
         let bench = Bench::new(&logits, width, start, stride);
         bench.check_all(&rows);
-        // Listed tokens are taken out of their rows, so these come by themselves.
+        // Listing tokens changes their rows, so these requests are in a separate launch.
         let listed: Vec<u32> = (0..n).step_by((width / 40).max(1)).collect();
         let (factor, range) = SCALES[0];
         let shares = Some(SharesOf { factor, range, draws: &DRAWS });
@@ -211,7 +211,7 @@ fn lists_of_several_chunks_are_those_of_a_full_sort() {
 fn rows_with_more_blocks_than_are_kept_at_hand() {
     let width = 64 * 4096 + 1;
     let mut logits = Random(5).floats(width);
-    // The last token is the best, with an equal in front.
+    // The last token is the best, tied with an earlier one.
     (logits[width - 1], logits[70_000]) = (2.0, 2.0);
     let (factor, range) = SCALES[0];
     let shares = Some(SharesOf { factor, range, draws: &DRAWS });
@@ -221,7 +221,7 @@ fn rows_with_more_blocks_than_are_kept_at_hand() {
 
 #[cfg_attr(test, test)]
 fn shares_have_these_bits() {
-    // The definition in rational numbers of Python, for logits beside 17.25 and a scale of one.
+    // Computed from the definition with Python's rational numbers, for logits up to 17.25 and a scale of one.
     let logits = [17.25, 17.0, 16.7, 1.0, -3.5, -1e30];
     let expected: [u64; 6] = [549_755_813_888, 428_150_257_408, 317_181_723_648, 48_181, 535, 0];
     let (factor, range) = SCALES[0];
@@ -252,13 +252,13 @@ fn unusable_logits_are_told_where_their_tokens_may_come() {
         let none = Shortlist { listed: &[], best: None, total: Some(0), drawn: &[] };
         assert_eq!(lists.list(0), none, "{bad}");
         [1, 2].into_iter().for_each(|i| bench.check(&rows[i], &lists.list(i)));
-        // Taken out of the row, it is given by itself.
+        // A listed token is returned individually and removed from the row.
         let rows = [ShortlistRow { listed: &[700], ..best_of(0, 3) }];
         let lists = bench.made(&rows);
         assert_eq!(lists.list(0).listed, [bad.to_bits()]);
         assert_eq!(lists.list(0).best.unwrap(), sorted(&logits, &rows[0]));
     }
-    // Nothing may come.
+    // No token is eligible.
     let bench = Bench::new(&[f32::NEG_INFINITY; 100], 100, 0, 100);
     let (factor, range) = SCALES[0];
     let shares = Some(SharesOf { factor, range, draws: &DRAWS });
@@ -295,7 +295,7 @@ fn captured_lists_follow_what_is_uploaded() {
         lists.clear();
         all[4 - n_rows..].iter().for_each(|row| lists.push(row));
         lists.upload(stream).unwrap();
-        // SAFETY: the rows, the lists and the scratch are still there.
+        // SAFETY: the rows, the lists and the scratch are still alive.
         unsafe { device.replay(stream, &graph) }.unwrap();
         lists.read(stream).unwrap();
         for (i, of) in all[4 - n_rows..].iter().enumerate() {
@@ -304,7 +304,7 @@ fn captured_lists_follow_what_is_uploaded() {
     }
 }
 
-/// The first of the largest logits, zeros of either sign being equals.
+/// The first of the largest logits. Zeros of both signs are equal.
 fn first_of_largest(logits: &[f32]) -> [u32; 2] {
     if let Some(bad) = logits.iter().find(|x| x.is_nan() || **x == f32::INFINITY) {
         return [NO_TOKEN, bad.to_bits()];
@@ -318,7 +318,7 @@ fn first_of_largest(logits: &[f32]) -> [u32; 2] {
 fn the_best_token_is_the_first_of_the_largest() {
     for width in [1, 3, 64, 4095, 4096, 4097, 20_000] {
         let mut logits = rows_of(width);
-        // Both zeros are the largest; none is above minus infinity; one is unusable.
+        // Rows whose largest values are both zeros, that are all minus infinity, and with an unusable logit.
         logits.extend((0..width).map(|i| [-0.0, 0.0, -1.0][(i + 1) % 3]));
         logits.extend(vec![f32::NEG_INFINITY; width]);
         logits.extend((0..width).map(|i| if i == width / 2 { f32::NAN } else { i as f32 }));
@@ -348,7 +348,7 @@ fn the_best_token_is_the_first_of_the_largest() {
 
 #[cfg_attr(test, test)]
 fn a_captured_choice_feeds_the_next_step() {
-    // Row `i` of a table has its largest value at the token after `i`: a loop that looks up what it has chosen.
+    // Row `i` of a table has its largest value at token `i + 1`, so the loop looks up the token that it chose last.
     let n = 70;
     let next = |i: usize| (i * 31 + 7) % n;
     let (kernels, stream) = kernels();
@@ -367,7 +367,7 @@ fn a_captured_choice_feeds_the_next_step() {
     let graph = device.end_capture(&stream).unwrap();
     let mut expected = [3, 60];
     for _ in 0..5 {
-        // SAFETY: the table, the logits, the tokens and the room are still there.
+        // SAFETY: the table, the logits, the tokens and the room are still alive.
         unsafe { device.replay(&stream, &graph) }.unwrap();
         expected = expected.map(next);
     }
@@ -376,7 +376,7 @@ fn a_captured_choice_feeds_the_next_step() {
     assert_eq!(found, expected.map(|id| [id as u32, 1f32.to_bits()]));
 }
 
-/// The token that a draw of the best ones leads to, by shares in rational numbers as far as 128 bits hold them.
+/// The expected token of a draw, by shares in rational numbers as far as 128 bits can represent them.
 fn drawn_of_best(logits: &[f32], of: &ShortlistRow<'_>, draw: &DrawOfBest) -> u32 {
     let DrawOfBest { factor, range, top_p, of_row, min_p, draw, by_id } = *draw;
     let best = sorted(logits, of);
@@ -414,7 +414,7 @@ fn lists_feed_the_next_step() {
     let width = 5000;
     let mut logits = rows_of(width);
     let n_usual = logits.len() / width;
-    // Of the last two, one has no token, and one is unusable.
+    // The last two rows have no token and an unusable logit.
     logits.extend(vec![f32::NEG_INFINITY; width]);
     logits.extend((0..width).map(|i| if i == 70 { f32::NAN } else { i as f32 }));
     let bench = Bench::new(&logits, width, 0, width);
@@ -433,7 +433,7 @@ fn lists_feed_the_next_step() {
     let first = |idx: usize| list(idx).best.unwrap()[0][0];
     let expected = [first(0), list(1).drawn[0][0], first(2)];
     let device = bench.kernels.device();
-    // In another order than that of the lists, with rows that keep their tokens, and some after those that are fed.
+    // In another order than the lists, with rows that keep their tokens, and rows after those that are fed.
     let (n, n_fed) = (12, 5);
     let draw =
         DrawOfBest { factor, range, top_p: None, of_row: false, min_p: 0, draw: 0, by_id: false };
@@ -453,7 +453,7 @@ fn lists_feed_the_next_step() {
     for (i, &token) in found[1..=n].iter().enumerate() {
         match i {
             0..3 => assert_eq!((token, lists.fed(i)), (expected[of[i].0], expected[of[i].0])),
-            // Any token where there is none.
+            // Any token is allowed if there is none.
             3 | 4 => assert!((token as usize) < width && lists.fed(i) == token, "{token}"),
             _ => assert_eq!(token, 7, "row {i}"),
         }

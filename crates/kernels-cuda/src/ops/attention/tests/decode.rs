@@ -1,10 +1,10 @@
-//! Decode rows.
+//! Tests of decode rows.
 
 use super::super::decode::SPLIT_HEADS;
 use super::*;
 
-/// The last row of every sequence in one step, between rows without a sequence, and each row alone in a step with room
-/// for longer contexts.
+/// Runs the last row of every sequence in one step, between padding rows, and each row alone in a step with scratch for
+/// longer contexts.
 fn check_decode(case: &Case, tolerance: f64) {
     let world = World::new(case);
     let last = |(seq, &n): (usize, &usize)| Row::of(seq, n - 1);
@@ -20,7 +20,7 @@ fn check_decode(case: &Case, tolerance: f64) {
     }
 }
 
-/// Attention on tensor cores over what is stored.
+/// Tensor-core attention over stored keys and values.
 fn plain<'a>(
     attention: &Attention<'a, TestDevice>,
     max_kv_len: usize,
@@ -31,7 +31,7 @@ fn plain<'a>(
     DecodeAttention { attention: *attention, arithmetic, max_kv_len, scratch, new_heads, to }
 }
 
-/// The same on tensor cores and in F32.
+/// Checks tensor cores and F32.
 fn check_decodes(case: &Case) {
     check_decode(case, 3e-6);
     check_decode(&in_f32(case), 3e-6);
@@ -88,8 +88,8 @@ fn decode_rows_have_the_same_bits_by_splits_and_by_spans() {
         let world = World::new(&case);
         let rows = [Row::of(0, 2099), Row::of(1, 299), Row::of(0, 600)];
         let found = world.decode(&rows, 2100);
-        // With room for one split of contexts of 100,000 positions, blocks have a span each; a scratch for one row takes a
-        // launch for each.
+        // With scratch for one split of contexts of 100,000 positions, blocks have a span each. Scratch for one row
+        // takes one launch per row.
         let many = SPLIT_HEADS * 256 / rows.len() + 256;
         assert_eq!(bits(&world.decode(&rows, 2100 + many)), bits(&found), "by spans");
         assert_eq!(bits(&world.decode_in(&rows, 2100, 1)), bits(&found), "in three launches");
@@ -162,8 +162,8 @@ fn values_that_a_decode_row_does_not_see_change_no_bit() {
 #[cfg_attr(test, test)]
 fn contexts_that_do_not_exist_are_reported() {
     let case = Case::new(&[16]);
-    // A context that is longer than the step's, a sequence without a base, a page without a word, and a word that is
-    // no page.
+    // A context that exceeds the step's, a sequence without a base, a page without a word, and a page number out of
+    // range.
     for (row, max_kv_len, word) in [
         (Row::of(0, 256), 256, 0),
         (Row::of(1, 3), 256, 0),

@@ -1,11 +1,11 @@
-//! Decode rows whose keys and values attention stores itself.
+//! Tests of decode attention that stores new keys and values.
 
 use super::super::decode::SPLIT_HEADS;
 use super::*;
 use crate::ops::kv_store::{HeadNorm, NewHeads, RopeStore, rope_store};
 use crate::ops::rope::Pairs;
 
-/// How heads turn.
+/// Norms and rotary embedding of heads.
 #[derive(Clone, Copy)]
 struct Turn {
     rotary_dim: usize,
@@ -13,8 +13,8 @@ struct Turn {
     norms: bool,
 }
 
-/// The last row of every sequence between rows without one, whose keys, values and queries come from a product. Attention that
-/// stores them leaves the results and the pages of a launch that stores them in front of it, bit by bit.
+/// Runs the last row of every sequence between padding rows, with keys, values and queries as products leave them. The
+/// results and pages must have the same bits as after a separate store.
 fn check(case: &Case, turn: Turn, max_kv_len: usize) {
     let &Case { n_heads, head_dim, page_len, arithmetic, .. } = case;
     let last = |(seq, &n): (usize, &usize)| Row::of(seq, n - 1);
@@ -41,7 +41,7 @@ fn check(case: &Case, turn: Turn, max_kv_len: usize) {
         let slots = on_device(device, stream, &slots);
         let [x, table, weights] = [&x, &table, &weights].map(|of| on_device(device, stream, of));
         let turned = on_device(device, stream, &vec![0.0f32; n_rows * q_cols]);
-        // What lies in the slots before shows nowhere.
+        // The previous contents of the slots must not matter.
         let nothing = on_device(device, stream, &vec![f32::NAN; n_rows * kv_cols]);
         let nothing = Rows::new(&nothing, 0, n_rows, kv_cols, kv_cols);
         kv_store(kernels, stream, nothing, nothing, List::all(&slots), &world.pages).unwrap();
@@ -88,7 +88,7 @@ fn check(case: &Case, turn: Turn, max_kv_len: usize) {
     assert!(found.1 == expected.1, "pages");
 }
 
-/// The same on tensor cores and in F32.
+/// Checks tensor cores and F32.
 fn check_both(case: &Case, turn: Turn) {
     let longest = *case.seqs.iter().max().unwrap();
     check(case, turn, longest);
@@ -100,7 +100,7 @@ fn of_all_types() {
     let turn = Turn { rotary_dim: 64, pairs: Pairs::Halves, norms: true };
     use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
     for ty in [F32, F16, BF16, F8, Q8_0, Q4_0] {
-        // A first position, the first one of a split, and one within a tile that is not the first.
+        // The first position, the first one of a split, and one within a later tile.
         check_both(&Case { ty, ..Case::new(&[1, 257, 40]) }, turn);
     }
 }

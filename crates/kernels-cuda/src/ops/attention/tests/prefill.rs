@@ -1,4 +1,4 @@
-//! Prefill rows.
+//! Tests of prefill rows.
 
 use super::*;
 use crate::testing::wgmma_kernels;
@@ -7,10 +7,10 @@ use crate::{
     round_rows,
 };
 
-/// The last rows of all sequences in one step, and again in other tiles, and alone.
+/// Runs the last rows of all sequences in one step, then in other tiles, then alone.
 fn check_prefill(case: &Case, tolerance: f64) {
     let world = World::new(case);
-    // With a window that slides, only the pages of the last row's are there.
+    // With a sliding window, only the pages of the last row's window exist.
     let n_last = if case.window.is_some() && !case.chunked { 1 } else { 45 };
     let of = |(seq, &n): (usize, &usize)| rows_of(seq, n.saturating_sub(n_last)..n);
     let rows: Vec<Row> = case.seqs.iter().enumerate().flat_map(of).collect();
@@ -25,7 +25,7 @@ fn check_prefill(case: &Case, tolerance: f64) {
     }
 }
 
-/// The same on tensor cores, with weights of F16, and in F32.
+/// Checks tensor cores, with F16 weights, and F32.
 fn check_prefills(case: &Case) {
     check_prefill(case, 3e-4);
     check_prefill(&in_f32(case), 2e-6);
@@ -107,14 +107,14 @@ fn prefill_rows_see_as_far_as_they_reach() {
     let case = Case { sinks: true, head_dim: 32, ..Case::new(&[150]) };
     for (case, tolerance) in [(in_f32(&case), 2e-6), (case, 3e-4)] {
         let world = World::new(&case);
-        // Rows 20 to 89 see each other, all others up to themselves.
+        // Rows 20 to 89 attend to each other, all others up to themselves.
         let mut rows = rows_of(0, 10..150);
         let segment = rows.iter_mut().filter(|row| (20..90).contains(&row.position));
         segment.for_each(|row| row.reach = 90);
         let found = world.prefill(&rows, true, TILE_ROWS);
         world.assert_close(&rows, &found, tolerance);
         assert_eq!(bits(&world.prefill(&rows, true, 33)), bits(&found));
-        // Rows that see nothing are zero.
+        // Rows that attend to nothing are zero.
         let mut none = rows_of(0, 3..6);
         none.iter_mut().for_each(|row| row.reach = 0);
         none.extend([Row::NONE, Row::NONE]);
@@ -158,7 +158,7 @@ fn prefill_of_long_contexts_and_large_scores() {
         let world = World::new(&case);
         let rows = rows_of(0, 4990..5000);
         world.assert_close(&rows, &world.prefill(&rows, false, TILE_ROWS), tolerance);
-        // Queries that are far from one: scores of nearly zero, and of some hundreds.
+        // Scores near zero, and scores of some hundreds.
         for factor in [1e-3, 200.0] {
             let mut world = World::new(&Case { seqs: vec![200], ..case.clone() });
             world.q[0].iter_mut().for_each(|x| *x *= factor);
@@ -178,7 +178,7 @@ fn prefill_blocks_along_heads_of_odd_sizes() {
     }
 }
 
-/// What a product behind attention takes is the rounding of its results, of prefill rows behind two others.
+/// The operand of the next product is the rounding of the results, for prefill rows after two other rows.
 #[cfg_attr(test, test)]
 fn prefill_results_are_rounded_where_they_are_made() {
     let case = Case { n_heads: 4, head_dim: 64, ..Case::new(&[40, 9]) };
@@ -211,7 +211,7 @@ fn prefill_results_are_rounded_where_they_are_made() {
     assert_eq!(half(0).read(stream), half(1).read(stream), "row by row");
     let Some(wgmma) = wgmma else { return };
     group_rows(kernels, &wgmma, stream, out, group(1)).unwrap();
-    // Queries lie where results do, which are not written.
+    // Queries and results share memory, and the results are not stored.
     let untouched = run(Some(ProductRows::Grouped(group(0))), false);
     assert_eq!(bits(&untouched[first * n_cols..][..n_cols]), bits(world.query(rows[first])));
     assert_eq!(group(0).read(stream), group(1).read(stream), "in groups");
