@@ -8,16 +8,16 @@ use crate::module::Module;
 use crate::streams::{Streams, Work};
 use crate::{Checks, Error, Event, Graph, ParamLayout, Rank, Statistics, Stream};
 
-/// An address in the device's memory. Any address inside of an allocation may be passed on.
+/// An address in device memory. Pointers into an allocation are valid addresses.
 pub type Address = u64;
 
-/// The maximum number of threads of a block.
+/// The maximum number of threads per block.
 const MAX_THREADS: u64 = 1024;
-/// The maximum number of threads of a block by axis.
+/// The maximum block dimensions.
 const MAX_BLOCK: [u32; 3] = [1024, 1024, 64];
-/// The maximum number of blocks of a grid by axis.
+/// The maximum grid dimensions.
 const MAX_GRID: [u32; 3] = [i32::MAX as u32, 65535, 65535];
-/// The maximum shared memory of a block, that of a card of compute capability 9.0.
+/// The maximum shared memory per block, that of a GPU of compute capability 9.0.
 const MAX_SHARED: usize = 227 * 1024;
 
 /// A loaded module.
@@ -31,40 +31,39 @@ pub struct Function {
     program: usize,
 }
 
-/// What a kernel takes.
+/// Parameters and limits of a kernel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionInfo {
-    /// Its parameters in order.
+    /// Layout of the parameters in order.
     pub params: Vec<ParamLayout>,
-    /// Bytes of shared memory that every block has, beside the dynamic ones.
+    /// Bytes of static shared memory per block.
     pub shared_bytes: usize,
-    /// The maximum number of threads of a block.
+    /// The maximum number of threads per block.
     pub max_threads: u32,
 }
 
-/// One launch.
+/// A kernel launch.
 #[derive(Debug, Clone, Copy)]
 pub struct Launch<'a> {
     /// The kernel.
     pub function: Function,
-    /// Blocks by axis.
+    /// Grid dimensions in blocks.
     pub grid: [u32; 3],
-    /// Threads of a block by axis.
+    /// Block dimensions in threads.
     pub block: [u32; 3],
-    /// Bytes of dynamic shared memory.
+    /// Bytes of dynamic shared memory per block.
     pub dynamic_shared: usize,
-    /// Whether it may start before the launch in front of it has ended (programmatic dependent launch): it then waits itself,
-    /// by `griddepcontrol.wait`, in every thread. What a thread does before is checked: it may read memory that no kernel has
-    /// written.
+    /// Whether the launch may start before the launch before it has ended (programmatic dependent launch). Every thread
+    /// must then wait by `griddepcontrol.wait`. Accesses before the wait are checked: a thread may only read memory
+    /// that no kernel has written.
     pub is_dependent: bool,
-    /// The bytes of each parameter, in order, little endian.
+    /// The bytes of each argument in order, little endian.
     pub arguments: &'a [&'a [u8]],
 }
 
-/// A device that no card backs.
+/// An interpreted device.
 ///
-/// After a launch has faulted every call that runs something returns that fault, as a driver does
-/// for a context that is lost.
+/// After a fault, every call that runs work returns that fault, like a driver whose context is lost.
 pub struct Device {
     memory: Memory,
     limit: usize,
@@ -77,12 +76,12 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device with as much memory as the host has.
+    /// Creates a device with unlimited memory.
     pub fn new(checks: Checks) -> Self {
         Self::with_memory(checks, usize::MAX)
     }
 
-    /// A device on which no more than `bytes` can be allocated.
+    /// Creates a device on which at most `bytes` can be allocated.
     pub fn with_memory(checks: Checks, bytes: usize) -> Self {
         Self {
             memory: Memory::default(),
@@ -96,9 +95,9 @@ impl Device {
         }
     }
 
-    /// Loads a module, all of its kernels included. Of a large module, each kernel is taken apart when
-    /// it is first used; but an opcode, modifier or type that is not known is found here. Modules are
-    /// taken apart once in a process, whatever the number of devices that load them.
+    /// Loads a module with all of its kernels. In large modules a kernel is decoded on first use, but unsupported
+    /// opcodes, modifiers and types are reported here. Modules are parsed once per process, whatever the number of
+    /// devices that load them.
     ///
     /// # Errors
     ///
@@ -113,7 +112,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// The fault of work that was queued, or that the module is unloaded already.
+    /// The fault of queued work, or [`Error::Memory`] if the module is not loaded.
     pub fn unload(&mut self, module: ModuleId) -> Result<(), Error> {
         self.synchronize_all()?;
         let gone = self.modules.get_mut(module.0).and_then(Option::take);
@@ -129,7 +128,7 @@ impl Device {
         module.ok_or_else(|| Error::Memory("the module is not loaded".to_owned()))
     }
 
-    /// A kernel by its name.
+    /// Looks up a kernel by name.
     ///
     /// # Errors
     ///
@@ -140,20 +139,20 @@ impl Device {
         Ok(Function { module: module.0, program })
     }
 
-    /// The names of a module's kernels, in the order of its text.
+    /// Names of a module's kernels, in the order of its text.
     ///
     /// # Errors
     ///
-    /// That the module is not loaded.
+    /// [`Error::Memory`] if the module is not loaded.
     pub fn function_names(&self, module: ModuleId) -> Result<Vec<&str>, Error> {
         Ok(self.module(module.0)?.image.names().collect())
     }
 
-    /// What a kernel takes.
+    /// Describes a kernel.
     ///
     /// # Errors
     ///
-    /// That the module is not loaded, or as of [`load`](Self::load).
+    /// [`Error::Memory`] if the module is not loaded, or as for [`load`](Self::load).
     pub fn info(&self, function: Function) -> Result<FunctionInfo, Error> {
         let program = self.module(function.module)?.image.program(function.program)?;
         let threads = program.threads.map(|(n, _)| n.iter().product());
@@ -178,7 +177,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] where the device has not as much left.
+    /// [`Error::Memory`] if the device has too little memory left.
     pub fn allocate(&mut self, bytes: usize) -> Result<Address, Error> {
         let left = self.limit.saturating_sub(self.memory.used());
         if bytes > left {
@@ -187,31 +186,31 @@ impl Device {
         Ok(self.memory.allocate(bytes))
     }
 
-    /// Frees what begins at `address`, after all work that was queued.
+    /// Frees the allocation at `address` after all queued work.
     ///
     /// # Errors
     ///
-    /// The fault of that work, or [`Error::Memory`] if nothing begins there.
+    /// The fault of that work, or [`Error::Memory`] if no allocation begins there.
     pub fn free(&mut self, address: Address) -> Result<(), Error> {
         self.synchronize_all()?;
         self.memory.free(address).map_err(Error::Memory)
     }
 
-    /// The bytes that are allocated.
+    /// Number of allocated bytes.
     pub fn used(&self) -> usize {
         self.memory.used()
     }
 
-    /// A new stream.
+    /// Creates a stream.
     pub fn stream(&mut self) -> Stream {
         self.streams.create()
     }
 
-    /// Queues a copy from the host, whose bytes are taken at once.
+    /// Queues a copy from the host, whose bytes are read at once.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if the range is not inside of one allocation.
+    /// [`Error::Memory`] if the range is not inside one allocation.
     pub fn copy_to_device(
         &mut self,
         stream: Stream,
@@ -222,12 +221,11 @@ impl Device {
         self.streams.push(stream, Work::Write { to, bytes: bytes.to_vec() })
     }
 
-    /// Waits for a stream, and copies to the host.
+    /// Waits for a stream and copies to the host.
     ///
     /// # Errors
     ///
-    /// The fault of the stream's work, or [`Error::Memory`] if the range is not inside of one
-    /// allocation.
+    /// The fault of the stream's work, or [`Error::Memory`] if the range is not inside one allocation.
     pub fn copy_to_host(
         &mut self,
         stream: Stream,
@@ -239,11 +237,11 @@ impl Device {
         Ok(())
     }
 
-    /// Queues a copy on the device; the ranges must not overlap.
+    /// Queues a copy on the device. The ranges must not overlap.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if a range is not inside of one allocation, or they overlap.
+    /// [`Error::Memory`] if a range is not inside one allocation, or they overlap.
     pub fn copy(
         &mut self,
         stream: Stream,
@@ -260,11 +258,11 @@ impl Device {
         self.streams.push(stream, Work::Copy { to, from, bytes })
     }
 
-    /// Queues setting bytes to a value.
+    /// Queues a fill of bytes with a value.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if the range is not inside of one allocation.
+    /// [`Error::Memory`] if the range is not inside one allocation.
     pub fn fill(
         &mut self,
         stream: Stream,
@@ -276,12 +274,12 @@ impl Device {
         self.streams.push(stream, Work::Fill { to, value, bytes })
     }
 
-    /// Queues an exchange of the device's group: `bytes` bytes from every rank go to `to`, in the order of the
-    /// ranks. It runs when all ranks do, so each is waited for by a thread of its own.
+    /// Queues an exchange of the device's group: `bytes` bytes of every rank are written to `to`, in the order of the
+    /// ranks. It runs when all ranks run theirs, so each must be waited for by a thread of its own.
     ///
     /// # Errors
     ///
-    /// [`Error::Memory`] if a range is not inside of one allocation, or they overlap.
+    /// [`Error::Memory`] if a range is not inside one allocation, or they overlap.
     pub fn all_gather(
         &mut self,
         stream: Stream,
@@ -304,7 +302,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::Launch`] if sizes or arguments do not fit the kernel.
+    /// [`Error::Launch`] if sizes or arguments do not match the kernel.
     pub fn launch(&mut self, stream: Stream, launch: &Launch<'_>) -> Result<(), Error> {
         let Function { module, program } = launch.function;
         let params = self.params(launch)?;
@@ -320,7 +318,7 @@ impl Device {
         self.streams.push(stream, work)
     }
 
-    /// The parameters as the kernel reads them, after all sizes were checked.
+    /// The parameter memory of the kernel, after all sizes were checked.
     fn params(&self, launch: &Launch<'_>) -> Result<Vec<u8>, Error> {
         let image = &self.module(launch.function.module)?.image;
         let program = image.program(launch.function.program)?;
@@ -369,52 +367,52 @@ impl Device {
         Ok(params)
     }
 
-    /// Marks the end of what is queued in a stream.
+    /// Records an event after all work queued in a stream.
     ///
     /// # Errors
     ///
-    /// [`Error::Stream`] if the stream is recorded.
+    /// [`Error::Stream`] if the stream is being captured.
     pub fn record(&mut self, stream: Stream) -> Result<Event, Error> {
         self.streams.record(stream)
     }
 
-    /// The instructions of warps that the device had run when an event was passed.
+    /// The number of warp instructions that the device had run when an event was passed.
     ///
     /// # Errors
     ///
-    /// [`Error::Stream`] if it was not passed yet.
+    /// [`Error::Stream`] if it has not been passed.
     pub fn instructions_at(&self, event: Event) -> Result<u64, Error> {
         self.streams.instructions_at(event)
     }
 
-    /// Lets a stream wait until an event's stream has passed it.
+    /// Makes a stream wait until another stream has passed an event.
     ///
     /// # Errors
     ///
-    /// [`Error::Stream`] if the stream is recorded.
+    /// [`Error::Stream`] if the stream is being captured.
     pub fn wait(&mut self, stream: Stream, event: Event) -> Result<(), Error> {
         self.streams.wait(stream, event)
     }
 
-    /// Records what is queued in a stream from now on, instead of running it.
+    /// Starts capturing a stream: work that is queued from now on is recorded instead of run.
     ///
     /// # Errors
     ///
-    /// [`Error::Stream`] if it is recorded already.
+    /// [`Error::Stream`] if it is being captured already.
     pub fn begin_capture(&mut self, stream: Stream) -> Result<(), Error> {
         self.streams.begin_capture(stream)
     }
 
-    /// Ends a recording.
+    /// Ends a capture.
     ///
     /// # Errors
     ///
-    /// [`Error::Stream`] if the stream is not recorded.
+    /// [`Error::Stream`] if the stream is not being captured.
     pub fn end_capture(&mut self, stream: Stream) -> Result<Graph, Error> {
         self.streams.end_capture(stream)
     }
 
-    /// Queues recorded work.
+    /// Queues a captured graph.
     ///
     /// # Errors
     ///
@@ -426,11 +424,11 @@ impl Device {
         Ok(())
     }
 
-    /// Runs what is queued in a stream, and what that waits for.
+    /// Runs the work queued in a stream, and all work that it depends on.
     ///
     /// # Errors
     ///
-    /// The first fault; [`Error::Stream`] if the stream is recorded.
+    /// The first fault; [`Error::Stream`] if the stream is being captured.
     pub fn synchronize(&mut self, stream: Stream) -> Result<(), Error> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
@@ -441,7 +439,7 @@ impl Device {
         result
     }
 
-    /// Runs what is queued in all streams.
+    /// Runs the work queued in all streams.
     ///
     /// # Errors
     ///
@@ -458,7 +456,7 @@ impl Device {
         while let Some(next) = work.next() {
             if let Work::Wait(event) = next {
                 if let Some(other) = self.streams.behind(event) {
-                    // The other stream may wait for this one, for what has already run.
+                    // Another stream may wait for an event of this one that has already run.
                     self.streams.put_back(stream, work.collect());
                     self.drain(other)?;
                     work = self.streams.take(stream).into_iter();
@@ -525,17 +523,17 @@ impl Device {
         Ok(())
     }
 
-    /// Starts to count what each launch does that runs from now on, and forgets earlier counts.
+    /// Starts counting what each launch does, and discards earlier counts.
     pub fn start_counting(&mut self) {
         self.counts = Some(Vec::new());
     }
 
-    /// Ends counting: what each launch did, in the order in which they ran.
+    /// Stops counting and returns the counts of each launch, in the order in which they ran.
     pub fn take_counts(&mut self) -> Vec<Counts> {
         self.counts.take().unwrap_or_default()
     }
 
-    /// What ran so far.
+    /// Statistics of all work so far.
     pub fn statistics(&self) -> Statistics {
         self.statistics
     }

@@ -1,5 +1,4 @@
-//! What can go wrong: text that is no PTX, instructions that are not known, calls that do not fit,
-//! and faults of kernels that ran.
+//! Errors of this crate: malformed PTX, unsupported instructions, invalid calls, and faults of kernels.
 
 use crate::Fault;
 
@@ -12,17 +11,17 @@ pub enum Error {
     Syntax {
         /// The line of the module, from 1.
         line: u32,
-        /// What was expected and found.
+        /// Expected and found values.
         message: String,
     },
-    /// An opcode, modifier or operand that the interpreter does not know.
+    /// An unsupported opcode, modifier or operand.
     #[error("line {line}: `{opcode}`: {message}")]
     Unsupported {
         /// The line of the module, from 1.
         line: u32,
         /// The opcode as written, with its modifiers.
         opcode: String,
-        /// What of it is not known.
+        /// The unsupported part.
         message: String,
     },
     /// The module has no such kernel.
@@ -31,24 +30,24 @@ pub enum Error {
     /// The module has no such variable.
     #[error("the module has no variable `{0}` in global or constant memory")]
     NoSuchVariable(String),
-    /// Parameters, a grid or memory that do not fit the kernel.
+    /// Arguments, a grid or memory that do not match the kernel.
     #[error("kernel `{kernel}`: {message}")]
     Launch {
         /// The kernel's name.
         kernel: String,
-        /// What was expected and found.
+        /// Expected and found values.
         message: String,
     },
-    /// A copy or release of memory that is not allocated as the caller thinks.
+    /// An invalid range or address of a copy or release.
     #[error("device memory: {0}")]
     Memory(String),
-    /// Streams or graphs used out of order.
+    /// Invalid use of a stream or graph.
     #[error("stream: {0}")]
     Stream(String),
-    /// Devices of a group that do not exchange bytes as they should.
+    /// Invalid exchange within a group of devices.
     #[error("exchange of ranks: {0}")]
     Exchange(String),
-    /// A kernel did what it must not do.
+    /// A kernel did something that it must not do.
     #[error("{0}")]
     Fault(Box<Fault>),
 }

@@ -1,4 +1,4 @@
-//! What a kernel did wrong, and where: the report that a run ends with.
+//! Faults: errors of a kernel, with their location.
 
 use std::fmt;
 
@@ -6,50 +6,48 @@ use std::fmt;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FaultKind {
-    /// An access that is not, or not entirely, inside of an allocation.
+    /// An access that is not entirely inside an allocation.
     OutOfBounds,
-    /// An address that is not a multiple of the access's size.
+    /// An address that is not a multiple of the access size.
     Misaligned,
-    /// An access to memory that was freed.
+    /// An access to freed memory.
     Freed,
-    /// Shared memory that is read before it was written, or while an asynchronous copy to it is
-    /// under way.
+    /// A read of shared memory that was not written, or that an asynchronous copy is about to write.
     Uninitialised,
-    /// A register that is read before it was written, or a shuffle's value from a lane that gave none.
+    /// A read of a register that was not written, or of a shuffle's value from an inactive lane.
     UndefinedRegister,
-    /// Two threads use the same bytes, one of them writes, and nothing orders them.
+    /// Unordered accesses of two threads to the same bytes, at least one of which writes.
     Race,
-    /// A launch that may start before the one in front of it has ended uses memory that kernels write, or ends, before it
-    /// has waited for that one.
+    /// A dependent launch that accesses memory written by kernels, or ends, before it has waited for the launch before.
     Dependence,
-    /// Lanes that a collective names do not arrive at it, or a barrier that not all threads reach.
+    /// Lanes of a collective's mask that do not arrive at it, or a barrier that not all threads reach.
     Divergence,
-    /// An atomic addition of floats where [`Checks::float_atomics`](crate::Checks) forbids them.
+    /// A float atomic addition without [`Checks::float_atomics`](crate::Checks).
     FloatAtomic,
     /// `trap`, or a call of the device's `__assertfail`.
     Trap,
-    /// The launch ran more instructions than [`Checks::max_instructions`](crate::Checks) allows.
+    /// The launch exceeded [`Checks::max_instructions`](crate::Checks).
     Limit,
-    /// An operand that the instruction does not allow, such as the number of a barrier above 15.
+    /// An operand that the instruction does not allow, such as a barrier number above 15.
     Operand,
 }
 
-/// A fault of one thread, or of the first one of those that it concerns.
+/// A fault of one thread, or of the first of several threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// What happened.
+    /// Kind of the fault.
     pub kind: FaultKind,
-    /// Addresses, sizes and the other thread, as far as the kind has them.
+    /// Details: addresses, sizes and the other thread, as far as they apply.
     pub message: String,
-    /// The kernel's name.
+    /// Name of the kernel.
     pub kernel: String,
     /// The block's index in the grid: x, y, z.
     pub block: [u32; 3],
     /// The thread's index in the block: x, y, z.
     pub thread: [u32; 3],
-    /// The line of the module, from 1.
+    /// Line of the module, from 1.
     pub line: u32,
-    /// That line of the module's text.
+    /// Text of that line.
     pub text: String,
 }
 
@@ -68,7 +66,7 @@ impl fmt::Display for Fault {
 /// The result of a step of a warp.
 pub(crate) type Checked<T = ()> = Result<T, LaneFault>;
 
-/// A fault before its place is known: kind, lane of the warp, message.
+/// A fault without its location: kind, lane and message.
 #[derive(Debug)]
 pub(crate) struct LaneFault {
     pub(crate) kind: FaultKind,

@@ -1,16 +1,13 @@
-//! An interpreter of PTX modules: it runs what a CUDA compiler made, on any machine, and reports
-//! what kernels must not do.
+//! An interpreter of PTX modules: it runs the output of CUDA compilers on any machine and reports errors of kernels.
 //!
-//! A [`Device`] loads modules, holds memory, and runs launches in the order of their streams. Grids run
-//! with the semantics of the PTX ISA: warps of 32 threads with places of their own, shared memory,
-//! barriers, collectives of the lanes that a mask names, asynchronous copies that write when they are
-//! waited for, products of fragments. An opcode, modifier or type that is not known is an error when
-//! the module is loaded, and names its line. What a launch does wrong ends it with a [`Fault`]: see
-//! [`FaultKind`] for what is looked for.
+//! A [`Device`] loads modules, allocates memory, and runs launches in the order of their streams. Grids run with the
+//! semantics of the PTX ISA: warps of 32 threads that diverge and reconverge, shared memory, barriers, collectives of
+//! masked lanes, asynchronous copies that complete when they are waited for, and matrix products of fragments. An
+//! unsupported opcode, modifier or type is an error when the module is loaded, with its line. An error of a launch ends
+//! it with a [`Fault`]; [`FaultKind`] lists the errors that are detected.
 //!
-//! Results have the same bits in every run. They are those of a card, except for instructions whose
-//! result PTX leaves open within bounds: approximate functions, and the order of sums in matrix
-//! products.
+//! Results have the same bits in every run. They equal those of a GPU, except where PTX leaves a result open within
+//! bounds: approximate functions, and the order of sums in matrix products.
 //!
 //! ```
 //! use realizar_ptx::{Checks, Device, Launch};
@@ -75,29 +72,29 @@ pub use program::ParamLayout;
 pub use ranks::Rank;
 pub use streams::{Event, Graph, Stream};
 
-/// What launches are checked for.
+/// Optional checks of launches.
 ///
-/// Always checked: accesses are inside of allocations and aligned, lanes arrive at collectives, threads at
-/// barriers, numbers of lanes and barriers exist. What the others cost is in `docs/architecture.md`.
+/// Always checked: accesses are aligned and inside allocations, lanes arrive at collectives, threads at barriers, and
+/// lane and barrier numbers exist. `docs/architecture.md` states the cost of the optional checks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checks {
-    /// Report reads of registers and of shared memory that have no value yet.
+    /// Report reads of uninitialized registers and shared memory.
     pub uninitialised: bool,
     /// Report races in shared memory.
     pub shared_races: bool,
-    /// Report races in global memory. Threads of two blocks that have both run a fence for the whole
-    /// device are taken to have agreed on an order.
+    /// Report races in global memory. Two blocks that have both run a fence for the whole device are considered
+    /// ordered.
     pub global_races: bool,
-    /// Allow atomic additions of floats, whose results depend on the order of threads.
+    /// Allow float atomic additions, whose results depend on the order of threads.
     pub float_atomics: bool,
-    /// A barrier does not wait for threads that have exited. Cards behave so; PTX does not promise it.
+    /// Barriers do not wait for threads that have exited. GPUs behave so, but PTX does not guarantee it.
     pub exited_threads_leave_barriers: bool,
-    /// The maximum number of instructions of warps that one launch may run.
+    /// The maximum number of warp instructions per launch.
     pub max_instructions: u64,
 }
 
 impl Checks {
-    /// Everything, for tests of kernels.
+    /// All checks, for tests of kernels.
     pub const ALL: Self = Self {
         uninitialised: true,
         shared_races: true,
@@ -107,7 +104,7 @@ impl Checks {
         max_instructions: 1 << 40,
     };
 
-    /// Everything but races, for runs of whole models through kernels whose tests look for them.
+    /// All checks except races, for whole models whose kernels have tests of their own.
     pub const FAST: Self = Self { shared_races: false, global_races: false, ..Self::ALL };
 }
 
@@ -117,13 +114,13 @@ impl Default for Checks {
     }
 }
 
-/// What ran on a device so far.
+/// Statistics of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
-    /// Grids.
+    /// Number of launches.
     pub launches: u64,
-    /// Instructions, counted once for all threads of a warp that run them together.
+    /// Warp instructions: counted once for all threads that run them together.
     pub instructions: u64,
-    /// Instructions of threads.
+    /// Thread instructions.
     pub thread_instructions: u64,
 }

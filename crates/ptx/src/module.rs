@@ -1,4 +1,4 @@
-//! Modules: their text, taken apart once in a process, and their variables on a device.
+//! Modules: their text, parsed once per process, and their variables on a device.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -9,17 +9,17 @@ use crate::exec::memory::Memory;
 use crate::program::Program;
 use crate::syntax::{Function, Global, Initial, Number, parse};
 
-/// Up to this many bytes a module is decoded when it is loaded; of a larger one each kernel is decoded
-/// when it is first used, as most programs use few of the kernels that they load.
+/// Modules of up to this many bytes are decoded when they are loaded. Kernels of larger modules are decoded on first
+/// use, because most programs use few of them.
 const EAGER: usize = 1 << 16;
 
-/// Modules that are not tiny stay, for the next device that loads the same text; so many of them.
+/// Number of parsed modules that are cached for other devices.
 const KEPT: usize = 256;
 const TINY: usize = 1 << 12;
 
 static KEEP: Mutex<Vec<Arc<Image>>> = Mutex::new(Vec::new());
 
-/// What a module's text says, on any device.
+/// A parsed module, independent of a device.
 pub(crate) struct Image {
     source: Source,
     kernels: Vec<Kernel>,
@@ -27,18 +27,18 @@ pub(crate) struct Image {
 
 /// A kernel of a module.
 struct Kernel {
-    /// Its place among the functions of the module.
+    /// Index among the functions of the module.
     function: usize,
     program: OnceLock<Result<Box<Program>, Error>>,
 }
 
 impl Image {
-    /// Takes a module apart, or finds it where that was done before.
+    /// Parses a module, or finds it in the cache.
     fn of(text: &str) -> Result<Arc<Self>, Error> {
         if text.len() <= TINY {
             return Self::new(text).map(Arc::new);
         }
-        // Whatever panicked, the list holds whole images.
+        // The list holds complete images even if a thread panicked.
         let mut kept = KEEP.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(found) = kept.iter().find(|image| *image.source.text == *text) {
             return Ok(Arc::clone(found));
@@ -57,7 +57,7 @@ impl Image {
         let kernels = functions.filter(|(_, f)| f.is_entry && f.body.is_some());
         let kernels = kernels.map(|(function, _)| Kernel { function, program: OnceLock::new() });
         let image = Self { kernels: kernels.collect(), source };
-        // An address of a variable that is not there is found now, wherever the variables will lie.
+        // Detects references to undefined variables, whatever their later addresses.
         initial(&image.source, &vec![0; image.source.tree.in_global_memory().count()])?;
         for function in &image.source.tree.functions {
             check(&image.source, function)?;
@@ -75,7 +75,7 @@ impl Image {
         &self.source.tree.functions[self.kernels[kernel].function]
     }
 
-    /// A kernel as it runs.
+    /// A decoded kernel.
     pub(crate) fn program(&self, kernel: usize) -> Result<&Program, Error> {
         let program = &self.kernels[kernel].program;
         let made =
@@ -83,7 +83,7 @@ impl Image {
         made.as_deref().map_err(Clone::clone)
     }
 
-    /// The names of the kernels, in the order of the text.
+    /// Names of the kernels in the order of the text.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         (0..self.kernels.len()).map(|at| self.function(at).name.as_str())
     }
@@ -99,12 +99,12 @@ pub(crate) struct Module {
     pub(crate) image: Arc<Image>,
     /// Address and size of each variable in global or constant memory.
     pub(crate) variables: HashMap<String, (u64, usize)>,
-    /// The addresses in the order of the text.
+    /// Addresses of the variables in the order of the text.
     pub(crate) addresses: Vec<u64>,
 }
 
 impl Module {
-    /// Reads a module and gives its variables their memory.
+    /// Parses a module and allocates its variables.
     pub(crate) fn load(text: &str, memory: &mut Memory) -> Result<Self, Error> {
         let image = Image::of(text)?;
         let globals = image.source.tree.in_global_memory();
@@ -122,12 +122,12 @@ impl Module {
     }
 }
 
-/// The variables' first content, where they lie at `addresses`; what has none is zero.
+/// Initial contents of the variables at `addresses`; zero without an initializer.
 fn initial(source: &Source, addresses: &[u64]) -> Result<Vec<Vec<u8>>, Error> {
     let globals: Vec<&Global> = source.tree.in_global_memory().collect();
     let mut contents = Vec::new();
     for (idx, Global { variable, element, initial }) in globals.iter().enumerate() {
-        // As for ptxas, a variable is declared before others point to it.
+        // Like ptxas, requires that a variable is declared before others refer to it.
         let declared = &globals[..idx];
         let address_of = |name: &str| {
             declared.iter().position(|g| g.variable.name == name).map(|i| addresses[i])

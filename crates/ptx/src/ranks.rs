@@ -1,14 +1,14 @@
-//! Devices that exchange bytes: a group of them, each with a rank.
+//! Groups of devices that exchange bytes. Each device has a rank.
 //!
-//! An exchange is work of a stream as any other. It waits until every rank of the group runs its own, so each device
-//! of a group is run by a thread of its own.
+//! An exchange is queued in a stream like other work. It waits until every rank of the group runs its own, so each
+//! device of a group must be run by its own thread.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::Error;
 
-/// A device's place in a group.
+/// A device's rank in a group.
 #[derive(Clone)]
 pub struct Rank {
     group: Arc<Group>,
@@ -26,7 +26,7 @@ struct Group {
     changed: Condvar,
 }
 
-/// An exchange of all ranks: each contributes its bytes, then each takes those of all.
+/// An exchange in progress: each rank contributes its bytes, then each reads those of all.
 struct Round {
     parts: Vec<Vec<u8>>, // [n_ranks]
     n_brought: usize,
@@ -39,7 +39,7 @@ fn failed(message: impl Into<String>) -> Error {
 }
 
 impl Rank {
-    /// The ranks of a new group.
+    /// Creates a group and returns its ranks.
     pub fn group(n_ranks: usize) -> Vec<Self> {
         let parts = vec![Vec::new(); n_ranks];
         let round = Round { parts, n_brought: 0, n_taken: 0, is_aborted: false };
@@ -47,12 +47,12 @@ impl Rank {
         (0..n_ranks).map(|idx| Self { group: Arc::clone(&group), idx }).collect()
     }
 
-    /// Ranks of its group.
+    /// Number of ranks in the group.
     pub fn n_ranks(&self) -> usize {
         self.round().parts.len()
     }
 
-    /// Lets every exchange of the group fail, those that wait included.
+    /// Makes every exchange of the group fail, including those in progress.
     pub fn abort(&self) {
         self.round().is_aborted = true;
         self.group.changed.notify_all();
@@ -73,10 +73,10 @@ impl Rank {
         Ok(round)
     }
 
-    /// Contributes `own` and takes the bytes of all ranks, in their order.
+    /// Contributes `own` and returns the bytes of all ranks in order.
     pub(crate) fn exchange(&self, own: Vec<u8>) -> Result<Vec<u8>, Error> {
         let n_bytes = own.len();
-        // Slower ranks may still take what was brought before.
+        // Slower ranks may still read the bytes of the previous exchange.
         let mut round = self.wait(|round| round.n_brought == round.parts.len())?;
         round.parts[self.idx] = own;
         round.n_brought += 1;

@@ -1,9 +1,7 @@
-//! Streams: queues of work that run in order when somebody waits for them; events between them;
-//! graphs of recorded work.
+//! Streams of work that run in order, events between streams, and graphs of captured work.
 //!
-//! Work of a stream runs at the latest moment that CUDA allows, when the host waits for the stream
-//! or for one that depends on it. So a dependency that was not stated shows in the results, always
-//! in the same way.
+//! Work runs at the latest moment that CUDA allows, when the host waits for its stream or for one that depends on it. A
+//! missing dependency therefore shows in the results, in the same way in every run.
 
 use crate::{Error, Rank};
 
@@ -11,27 +9,27 @@ use crate::{Error, Rank};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Stream(pub(crate) usize);
 
-/// A point in a stream that others may wait for.
+/// A point in a stream that other streams can wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Event(usize);
 
-/// Recorded work, with the addresses and arguments that it was recorded with.
+/// Captured work, with the addresses and arguments of the capture.
 #[derive(Debug, Clone)]
 pub struct Graph(pub(crate) Vec<Work>);
 
 impl Graph {
-    /// How many launches, copies, fills and exchanges it holds.
+    /// Number of launches, copies, fills and exchanges.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Does it hold nothing?
+    /// Whether the graph is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// What a stream does.
+/// An item of work in a stream.
 #[derive(Debug, Clone)]
 pub(crate) enum Work {
     Launch {
@@ -77,7 +75,7 @@ struct Queue {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     queues: Vec<Queue>,
-    /// Of each event, its stream, and the instructions that the device had run when the stream passed it.
+    /// For each event its stream, and the number of instructions that the device had run when the stream passed it.
     events: Vec<(usize, Option<u64>)>,
 }
 
@@ -92,7 +90,7 @@ impl Streams {
         queue.ok_or_else(|| Error::Stream("a stream of another device".to_owned()))
     }
 
-    /// Adds work to a stream, or to the graph that it records.
+    /// Adds work to a stream, or to the graph that is being captured from it.
     pub(crate) fn push(&mut self, stream: Stream, work: Work) -> Result<(), Error> {
         let queue = self.queue(stream)?;
         queue.captured.as_mut().unwrap_or(&mut queue.work).push(work);
@@ -133,7 +131,7 @@ impl Streams {
         captured.map(Graph).ok_or_else(|| Error::Stream("the stream is not recorded".to_owned()))
     }
 
-    /// Waiting for a stream that is recorded is an error, as it would never run.
+    /// Checks that no stream that is waited for is being captured, because it would never run.
     pub(crate) fn check_not_captured(&mut self, stream: Stream) -> Result<(), Error> {
         if self.queue(stream)?.captured.is_some() {
             return Err(Error::Stream("the host waits for a stream that is recorded".to_owned()));
@@ -149,7 +147,7 @@ impl Streams {
         std::mem::take(&mut self.queues[stream.0].work)
     }
 
-    /// Puts back work that did not run.
+    /// Puts back work that has not run.
     pub(crate) fn put_back(&mut self, stream: Stream, mut work: Vec<Work>) {
         let later = std::mem::take(&mut self.queues[stream.0].work);
         work.extend(later);
@@ -160,13 +158,13 @@ impl Streams {
         self.events[event].1 = Some(instructions);
     }
 
-    /// The instructions that the device had run when an event was passed.
+    /// The number of instructions that the device had run when an event was passed.
     pub(crate) fn instructions_at(&self, event: Event) -> Result<u64, Error> {
         let passed = self.events.get(event.0).and_then(|event| event.1);
         passed.ok_or_else(|| Error::Stream("an event that was not passed".to_owned()))
     }
 
-    /// The stream that has not passed an event yet.
+    /// The stream of an event that has not been passed yet.
     pub(crate) fn behind(&self, event: usize) -> Option<Stream> {
         let (stream, passed) = self.events[event];
         passed.is_none().then_some(Stream(stream))

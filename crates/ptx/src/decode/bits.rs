@@ -1,4 +1,4 @@
-//! Instructions on the bits of integers: logic, shifts, fields, counts, permutations of bytes.
+//! Bitwise integer instructions: logic, shifts, bit fields, bit counts and byte permutations.
 
 use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
@@ -40,7 +40,7 @@ impl Decoder<'_> {
             ("brev", Type::B64) => map1(d, a, |x: u64| x.reverse_bits()),
             ("bfind", Type::U32 | Type::S32 | Type::U64 | Type::S64) => {
                 return by_integer!(ty, T => Self::lanes(map1(d, a, move |x: T| {
-                    // Of a negative number the highest bit that differs from its sign.
+                    // For a negative number, the highest bit that differs from the sign.
                     let bits = x.raw() ^ if ty.is_signed() && x < T::from_raw(0) { (!T::from_raw(0)).raw() } else { 0 };
                     match bits.checked_ilog2() {
                         None => u32::MAX,
@@ -176,7 +176,7 @@ impl Decoder<'_> {
             let bits = <T as Integer>::BITS;
             let field = if at < 64 { x.raw() >> at } else { 0 };
             let mask = if len < 64 { (1u64 << len) - 1 } else { u64::MAX };
-            // The sign is the field's highest bit, or the number's own where the field goes beyond it.
+            // The sign is the highest bit of the field, or of the number if the field exceeds it.
             let sign_at = (at + len).saturating_sub(1).min(bits - 1);
             let is_negative = signed && len > 0 && x.raw() >> sign_at & 1 == 1;
             let inside = if len > 0 { (sign_at + 1).saturating_sub(at) } else { 0 };
@@ -268,21 +268,21 @@ impl Decoder<'_> {
     }
 }
 
-/// `prmt.b32`: four bytes of eight, by four bits of `selector` each.
+/// `prmt.b32`: selects four of eight bytes, each by four bits of `selector`.
 #[inline(always)]
 fn permuted(low: u32, high: u32, selector: u32) -> u32 {
     let both = u64::from(high) << 32 | u64::from(low);
     (0..4).fold(0, |out, i| {
         let pick = selector >> (4 * i);
         let byte = (both >> (8 * (pick & 7))) as u32 & 0xff;
-        // The highest bit of a selection asks for the byte's sign instead.
+        // The highest selector bit replicates the byte's sign instead.
         let sign = (byte >> 7) * 0xff;
         let byte = if pick & 8 != 0 { sign } else { byte };
         out | byte << (8 * i)
     })
 }
 
-/// `bfe.u32`: `len` bits from bit `at` on.
+/// `bfe.u32`: extracts `len` bits beginning at bit `at`.
 #[inline(always)]
 fn field(x: u32, at: u32, len: u32) -> u32 {
     let (at, len) = (at & 0xff, len & 0xff);

@@ -122,7 +122,7 @@ impl Decoder<'_> {
             single => (single.clone(), None),
         };
         let to = self.dst(&to, 32)?;
-        // Which lanes get a value is known when it ran; and a lane's own value is not always read.
+        // Which lanes receive a value is known only at run time, and a lane's own value is not always read.
         self.writes.clear();
         let from = self.src(from, ty)?;
         self.reads.clear();

@@ -1,4 +1,4 @@
-//! Branches, exits, calls, fences, and what changes nothing here.
+//! Branches, exits, calls, fences, and instructions without effect in the interpreter.
 
 use crate::Error;
 use crate::program::Op;
@@ -8,7 +8,7 @@ use super::operands::{Symbol, take};
 use super::types::{Opcode, Type};
 use super::{Decoded, Decoder, END, Scope, Unsupported};
 
-/// The device function behind `assert`.
+/// The device function that `assert` calls.
 const ASSERT: &str = "__assertfail";
 
 impl<'a> Decoder<'a> {
@@ -25,8 +25,8 @@ impl<'a> Decoder<'a> {
             "trap" => Ok(Op::Trap("the kernel ran into `trap`")),
             "membar" | "fence" => self.fence(opcode),
             "griddepcontrol" => {
-                // Kernels run one after another, so what another one waits for is always done. What they do before is
-                // checked.
+                // Kernels run one after another, so the kernel that is waited for has always ended. Accesses before the
+                // wait are checked.
                 match opcode.take_of(&["wait", "launch_dependents"]) {
                     Some("wait") => Ok(Op::WaitForLaunch),
                     Some(_) => Ok(Op::Nothing),
@@ -94,7 +94,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// Puts the body of a device function in the place of its call.
+    /// Inlines the body of a device function at its call.
     pub(super) fn call(&mut self, statement: &Statement) -> Result<(), Error> {
         let unsupported = |message: String| Error::Unsupported {
             line: statement.line,

@@ -1,4 +1,4 @@
-//! `cvt`: between integers, between floats, and from one to the other.
+//! `cvt`: conversions between integer and float types.
 
 use crate::numeric::format::{
     BF16, E4M3, E5M2, F16, Format, TF32, f16_to_f32, f32_to_bf16, f32_to_f16,
@@ -99,7 +99,7 @@ impl Decoder<'_> {
                 let narrow = number(to, mode, false, false)?;
                 each(d, a, None, move |x| {
                     let x = narrow(integer_odd(widen(x), to));
-                    // Only `.sat` to F32 occurs; its result is at most one.
+                    // Only `.sat` to F32 exists, and its result is at most one.
                     if sat { u64::from(saturate(f32::from_bits(x as u32)).to_bits()) } else { x }
                 })
             }
@@ -111,7 +111,7 @@ impl Decoder<'_> {
                 }
                 let widen = value(from, ftz)?;
                 let (least, most) = limits(to);
-                // Of no number: zero, but with 64 bits on a side the highest bit.
+                // NaN becomes zero, or only the highest bit if either type has 64 bits.
                 let nan =
                     if from == Type::F64 || to.bits() == 64 { 1 << (to.bits() - 1) } else { 0 };
                 each(d, a, extend.then_some(to.bits()), move |x| {
@@ -215,7 +215,7 @@ impl Decoder<'_> {
         }))
     }
 
-    /// `cvt.pack.sat.s8.s32.b32 d, a, b, c`: two clamped integers below the lower half of `c`.
+    /// `cvt.pack.sat.s8.s32.b32 d, a, b, c`: appends two clamped integers below the lower half of `c`.
     fn pack_integers(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
         let saturates = opcode.take("sat");
         let (to, from) = (opcode.type_of()?, opcode.type_of()?);
@@ -244,13 +244,13 @@ impl Decoder<'_> {
         let mask = (1u32 << bits) - 1;
         Self::lanes(crate::program::lanes::map3(d, [a, b, c], move |x: i32, y: i32, c: u32| {
             let clamp = |x: i32| i128::from(x).clamp(least, most) as u32 & mask;
-            // With 8 bits the lower half of `c` moves up; with 16 there is none.
+            // With 8-bit results the lower half of `c` moves up; with 16-bit results nothing of it is left.
             c << 16 | clamp(x) << bits | clamp(y)
         }))
     }
 }
 
-/// The conversions that kernels are full of, without a choice left for when they run.
+/// Specialized functions for the most frequent conversions.
 fn common(d: Reg, a: Reg, to: Type, from: Type, modifiers: Modifiers) -> Option<LaneFn> {
     let Modifiers { rounding, integer, ftz, sat, relu, satfinite } = modifiers;
     if integer.is_some() || ftz || sat || relu || satfinite || a.bits != from.bits() {
@@ -285,14 +285,14 @@ fn pair_format(ty: Type) -> Option<Format> {
     }
 }
 
-/// The least and the largest number of an integer type.
+/// The smallest and the largest value of an integer type.
 fn limits(ty: Type) -> (i128, i128) {
     let bits = ty.bits();
     if ty.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
 }
 
-/// An integer as F64, rounded to odd where it has too many bits: rounding it once more is then right.
-/// F64 itself is rounded to nearest, the only rounding of it that is known.
+/// Converts an integer to F64, rounding to odd if it has too many bits, so that a second rounding is correct. To F64
+/// itself, only rounding to nearest is supported.
 fn integer_odd(x: i128, to: Type) -> f64 {
     let magnitude = x.unsigned_abs();
     if to == Type::F64 || magnitude < 1 << 53 {
@@ -307,7 +307,7 @@ fn integer_odd(x: i128, to: Type) -> f64 {
 type Widen = Box<dyn Fn(u64) -> f64 + Send + Sync>;
 type Narrow = Box<dyn Fn(f64) -> u64 + Send + Sync>;
 
-/// What a register's bits are as a number.
+/// Converts a register's bits to a number.
 fn value(ty: Type, ftz: bool) -> Result<Widen, Unsupported> {
     Ok(match ty {
         Type::F16 => Box::new(|x| F16.widen(x as u32 & 0xffff)),
@@ -319,13 +319,13 @@ fn value(ty: Type, ftz: bool) -> Result<Widen, Unsupported> {
     })
 }
 
-/// A number's bits as a type has them.
+/// Converts a number to the bits of a type.
 fn number(ty: Type, mode: Rounding, ftz: bool, satfinite: bool) -> Result<Narrow, Unsupported> {
     let format = match ty {
         Type::F16 => F16,
         Type::BF16 => BF16,
         Type::Tf32 => {
-            // The format's 19 bits are the upper ones of the register.
+            // The format's 19 bits are the upper bits of the register.
             return Ok(Box::new(move |x| u64::from(TF32.narrow(x, mode, satfinite)) << 13));
         }
         Type::F32 => {
@@ -341,7 +341,7 @@ fn number(ty: Type, mode: Rounding, ftz: bool, satfinite: bool) -> Result<Narrow
     Ok(Box::new(move |x| u64::from(format.narrow(x, mode, satfinite))))
 }
 
-/// `f` of every active lane; a result of `extend` bits is extended by its sign to the register's.
+/// Applies `f` to every active lane; a result of `extend` bits is sign-extended to the register.
 fn each(
     d: Reg,
     a: Reg,
@@ -363,11 +363,10 @@ fn sign_extend(x: u64, bits: u8) -> u64 {
     ((x << drop) as i64 >> drop) as u64
 }
 
-/// An integer with more or fewer bits: the lower ones of both sizes, extended by the sign of the
-/// smaller type where that is signed.
+/// Converts between integer sizes: keeps the common lower bits, and sign-extends if the smaller type is signed.
 fn resize(d: Reg, a: Reg, to: Type, from: Type) -> LaneFn {
     let bits = to.bits().min(from.bits());
-    // Where the result is the smaller one, its own sign fills the register.
+    // A smaller result is extended by its own sign to fill the register.
     let signed = if to.bits() <= from.bits() { to.is_signed() } else { from.is_signed() };
     let mask = if bits == 64 { u64::MAX } else { (1 << bits) - 1 };
     let to_mask = if to.bits() == 64 || to.is_signed() { u64::MAX } else { (1 << to.bits()) - 1 };

@@ -1,4 +1,4 @@
-//! Arithmetic of F32 and F64, exact and approximate. That of 16-bit floats is in `halves`.
+//! F32 and F64 arithmetic, exact and approximate. Instructions on 16-bit floats are in `halves`.
 
 use crate::numeric::round::{Rounding, add_odd, div_odd, fma_odd, sqrt_odd};
 use crate::numeric::{NAN32, approx, canonical, flush, fma, saturate};
@@ -10,7 +10,7 @@ use super::operands::take;
 use super::types::{Opcode, Type};
 use super::{Decoded, Decoder, Unsupported};
 
-/// What is done to inputs and the result of an F32 instruction.
+/// Modifiers that apply to the inputs and the result of an F32 instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Edges {
     ftz: bool,
@@ -36,7 +36,7 @@ impl Edges {
     }
 }
 
-/// Wrappers that keep the common case free of choices.
+/// Wrappers that keep the common case free of branches.
 fn f32_1(
     d: Reg,
     a: Reg,
@@ -76,7 +76,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// The operands of an instruction of which all have the type `ty`: the destination first.
+    /// The operands of an instruction that all have the type `ty`, destination first.
     pub(super) fn all<const N: usize>(
         &mut self,
         args: &[Operand],
@@ -130,7 +130,7 @@ impl Decoder<'_> {
             "fma" | "mad" => {
                 let [d, a, b, c] = self.all(args, ty)?;
                 if is_near && edges == Edges::PLAIN && is_wide() {
-                    // Compiled for such a processor this is its own instruction.
+                    // Compiled for this processor, this is a single instruction.
                     return Self::lanes(map3(d, [a, b, c], |x: f32, y: f32, z: f32| {
                         canonical(x.mul_add(y, z))
                     }));
@@ -229,7 +229,7 @@ impl Decoder<'_> {
                     Some("infinite") => |x| x.is_infinite(),
                     Some("number") => |x| !x.is_nan(),
                     Some("notanumber") => |x| x.is_nan(),
-                    // Zero counts as a normal number here.
+                    // PTX counts zero as normal.
                     Some("normal") => |x| x.is_normal() || x == 0.0,
                     Some("subnormal") => |x| x.is_subnormal(),
                     _ => return Err(Unsupported("a property is missing".to_owned())),
@@ -266,7 +266,7 @@ impl Decoder<'_> {
             let f: fn(f64) -> f64 = match base {
                 "abs" => f64::abs,
                 "neg" => |x| -x,
-                // The approximate form has the upper 32 bits of the result.
+                // The approximate form returns the upper 32 bits of the result.
                 "rcp" if is_approx => |x| upper(1.0 / x),
                 "rcp" => |x| 1.0 / x,
                 "sqrt" => f64::sqrt,
@@ -298,14 +298,14 @@ fn upper(x: f64) -> f64 {
     f64::from_bits(x.to_bits() >> 32 << 32)
 }
 
-/// A sum that cancels to zero is negative where it is rounded down.
+/// A sum that cancels to zero is negative when rounding down.
 #[inline]
 fn signed_zero(sum: f32, mode: Rounding, x: f64, y: f64) -> f32 {
     let cancels = sum == 0.0 && x == -y && x.is_sign_negative() != y.is_sign_negative();
     if cancels && mode == Rounding::Down { -0.0 } else { sum }
 }
 
-/// The smaller or larger number; -0 is smaller than +0. NaN loses, or wins with `.NaN`.
+/// The smaller or larger number, with -0 below +0. NaN is ignored, or propagated with `.NaN`.
 #[inline]
 pub(super) fn extreme(x: f32, y: f32, is_max: bool, takes_nan: bool) -> f32 {
     if x.is_nan() || y.is_nan() {

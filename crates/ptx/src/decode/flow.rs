@@ -1,12 +1,12 @@
-//! Where registers live: which of them may share a place, and which may be read before they have a value.
+//! Register allocation: which registers can share a slot, and which may be read before they are written.
 //!
-//! A compiler gives every value a register of its own, a thousand of them in a kernel. A warp's registers
-//! are kept in as few places as values are alive at a time, by linear scan (Poletto and Sarkar, "Linear scan
-//! register allocation", 1999), so that they stay in the processor's caches. A register that has a value on
-//! every way to every read of it needs no check when it is read; the others are tracked.
+//! Compilers emit PTX with a register per value, a thousand in a kernel. A warp's registers are packed by linear scan
+//! (Poletto and Sarkar, "Linear scan register allocation", 1999) into as few slots as values are live at a time, so
+//! that they fit into caches. A register that is written on every path to each of its reads needs no check; the others
+//! are tracked.
 //!
-//! All of it is about the ways of one thread, so it holds for threads of a warp that go different ways: each
-//! lane of a place belongs to one thread.
+//! The analysis considers the paths of a single thread. It therefore also holds for divergent threads, because each
+//! lane of a slot belongs to one thread.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,21 +14,21 @@ use std::collections::BinaryHeap;
 use crate::program::lanes::{File, Reg, UNTRACKED};
 use crate::program::{Instruction, Op};
 
-/// The registers of an instruction, by their number: its guard included, checked or not.
+/// The registers of an instruction by number, including its guard, whether checked or not.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     pub(super) uses: Box<[u32]>,
     pub(super) defs: Box<[u32]>,
 }
 
-/// Where the registers of a kernel are.
+/// The allocation of a kernel's registers.
 #[derive(Debug, Default)]
 pub(super) struct Layout {
-    /// Of each register its place, and its number among those that are tracked.
+    /// The slot of each register, and its index among the tracked ones.
     pub(super) regs: Vec<Reg>,
-    /// Those that are tracked.
+    /// Tracked registers.
     pub(super) tracked: Vec<u32>,
-    /// The places of each file: 32 bits, 64 bits, predicates.
+    /// Slots of each file: 32 bits, 64 bits, predicates.
     pub(super) sizes: [usize; 3],
 }
 
@@ -60,7 +60,7 @@ impl Set {
     }
 }
 
-/// Instructions without a branch to between them.
+/// A basic block.
 struct Block {
     start: usize,
     end: usize,
@@ -104,7 +104,7 @@ fn blocks(code: &[Instruction]) -> Vec<Block> {
     blocks
 }
 
-/// What is known to have a value after an instruction.
+/// Adds the registers that an instruction defines to `known`.
 fn define(known: &mut Set, instruction: &Instruction, flow: &Flow) {
     let guarded = instruction.guard.is_some();
     if instruction.moves {
@@ -117,7 +117,7 @@ fn define(known: &mut Set, instruction: &Instruction, flow: &Flow) {
         return;
     }
     for &def in &flow.defs {
-        // Whether a shuffle gives a value shows when it runs.
+        // Whether a shuffle returns a value is known only at run time.
         match (instruction.writes.contains(&def), guarded) {
             (true, false) => known.insert(def),
             (true, true) => {}
@@ -126,11 +126,11 @@ fn define(known: &mut Set, instruction: &Instruction, flow: &Flow) {
     }
 }
 
-/// The registers that may be read without a value.
+/// The registers that may be read before they are written.
 fn tracked(code: &[Instruction], flow: &[Flow], blocks: &[Block], known: &[Set]) -> Set {
     let n = known[0].0.len() * 64;
     let mut found = Set::new(n, false);
-    // Of each move or shuffle whose source may be without a value: its source and its result.
+    // Source and result of each move or shuffle whose source may be undefined.
     let mut passes = Vec::new();
     for (block, known) in blocks.iter().zip(known) {
         let mut known = known.clone();
@@ -163,7 +163,7 @@ fn tracked(code: &[Instruction], flow: &[Flow], blocks: &[Block], known: &[Set])
     }
 }
 
-/// What has a value where each block begins.
+/// The registers that are defined at the start of each block.
 fn known(code: &[Instruction], flow: &[Flow], blocks: &[Block], fixed: &Set) -> Vec<Set> {
     let n = fixed.0.len() * 64;
     let mut known = vec![Set::new(n, true); blocks.len()];
@@ -186,7 +186,7 @@ fn known(code: &[Instruction], flow: &[Flow], blocks: &[Block], fixed: &Set) -> 
     known
 }
 
-/// What is alive where each block begins.
+/// The registers that are live at the start of each block.
 fn alive(code: &[Instruction], flow: &[Flow], blocks: &[Block], n: usize) -> Vec<Set> {
     let mut alive = vec![Set::new(n, false); blocks.len()];
     let mut changed = true;
@@ -207,7 +207,7 @@ fn alive(code: &[Instruction], flow: &[Flow], blocks: &[Block], n: usize) -> Vec
     alive
 }
 
-/// What is alive after a block.
+/// The registers that are live after a block.
 fn leaving(alive: &[Set], block: &Block, n: usize) -> Set {
     let mut set = Set::new(n, false);
     for &next in &block.next {
@@ -216,7 +216,7 @@ fn leaving(alive: &[Set], block: &Block, n: usize) -> Set {
     set
 }
 
-/// Gives all registers their places. Those of `fixed` have a value from the start, and keep their place.
+/// Assigns slots to all registers. Those of `fixed` are initialized before the kernel starts and keep their slots.
 pub(super) fn layout(
     code: &[Instruction],
     flow: &[Flow],
@@ -268,7 +268,7 @@ pub(super) fn layout(
             free[file(gone.file)].push(Reverse(gone.idx));
         }
         let of_file = file(layout.regs[id as usize].file);
-        // A move to its own place does nothing.
+        // A move to its own slot is a no-op.
         let wanted = moved_from[id as usize].map(|from| layout.regs[from as usize].idx);
         let free = &mut free[of_file];
         let idx = match wanted.filter(|w| free.iter().any(|f| f.0 == *w)) {
@@ -298,7 +298,7 @@ fn file(file: File) -> usize {
     }
 }
 
-/// From where to where each register is needed; instruction `i` reads at `2 i` and writes at `2 i + 1`.
+/// The live range of each register; instruction `i` reads at `2 i` and writes at `2 i + 1`.
 fn spans(
     code: &[Instruction],
     flow: &[Flow],
@@ -317,7 +317,7 @@ fn spans(
         leaving(&alive, block, n).iter().for_each(|id| cover(id, 2 * block.end - 1));
     }
     for (at, Flow { uses, defs }) in flow.iter().enumerate() {
-        // An instruction with several results may write one before it has read all.
+        // An instruction with several results may write one of them before it has read all operands.
         let last = if defs.len() > 1 { 2 * at + 1 } else { 2 * at };
         uses.iter().for_each(|&id| cover(id, last));
         defs.iter().for_each(|&id| cover(id, 2 * at + 1));

@@ -1,4 +1,4 @@
-//! Arithmetic of F16 and BF16, single and in pairs.
+//! Arithmetic of F16 and BF16, scalar and packed.
 
 use crate::numeric::format::{BF16, F16, Format};
 use crate::numeric::round::{Rounding, add_odd};
@@ -8,7 +8,7 @@ use crate::syntax::Operand;
 use super::types::{Opcode, Type};
 use super::{Decoded, Decoder, Unsupported};
 
-/// How results are made of 16-bit numbers.
+/// How an instruction computes 16-bit results.
 #[derive(Debug, Clone, Copy)]
 struct Shape {
     format: Format,
@@ -22,7 +22,7 @@ impl Shape {
     #[inline]
     fn input(self, bits: u32) -> f64 {
         let x = self.format.widen(bits & 0xffff);
-        // The least normal number of F16; BF16 has no `.ftz`.
+        // The smallest normal number of F16; BF16 has no `.ftz`.
         if self.ftz && x.abs() < 2f64.powi(-14) { 0.0f64.copysign(x) } else { x }
     }
 
@@ -77,7 +77,7 @@ impl Decoder<'_> {
         let is_pair = matches!(ty, Type::F16x2 | Type::BF16x2);
         let is_f16 = matches!(ty, Type::F16 | Type::F16x2);
         let format = if is_f16 { F16 } else { BF16 };
-        // `ex2.approx.ftz.bf16` flushes by definition; its inputs that small give 1 anyway.
+        // `ex2.approx.ftz.bf16` flushes by definition; such small inputs give 1 anyway.
         let ftz = ftz && is_f16;
         let shape = Shape { format, is_pair, ftz, sat, relu };
         if takes_nan && !matches!(base, "min" | "max") {
@@ -110,7 +110,7 @@ impl Decoder<'_> {
                 let sign = if is_pair { 0x8000_8000 } else { 0x8000 };
                 map1(d, a, move |x: u32| x ^ sign)
             }
-            // PTX leaves open which NaN this is; an H100 gives the canonical one.
+            // PTX does not specify which NaN results; an H100 returns the canonical one.
             "abs" => shape.lanes1(self.all(args, ty)?, f64::abs),
             "neg" => shape.lanes1(self.all(args, ty)?, |x| -x),
             "ex2" => shape.lanes1(self.all(args, ty)?, f64::exp2),

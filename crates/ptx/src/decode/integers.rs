@@ -1,4 +1,4 @@
-//! Arithmetic of integers. What works on their bits is in `bits`.
+//! Integer arithmetic. Bitwise instructions are in `bits`.
 
 use crate::program::lanes::{LaneFn, Reg, map1, map2, map3};
 use crate::syntax::Operand;
@@ -44,7 +44,7 @@ impl Decoder<'_> {
         reg
     }
 
-    /// `add`, `sub`, and with carry.
+    /// `add` and `sub`, with and without carry.
     fn sum(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
         let takes_carry = matches!(opcode.base, "addc" | "subc");
         let subtracts = matches!(opcode.base, "sub" | "subc");
@@ -141,7 +141,7 @@ impl Decoder<'_> {
                         (64, true) => i128::from(x as i64),
                         _ => i128::from(x),
                     };
-                    // The bits of the product are right even where it has more than 127 of them.
+                    // The lower bits are correct even if the product exceeds 127 bits.
                     let product = widen(r.lane(a, lane)).wrapping_mul(widen(r.lane(b, lane)));
                     let part = if is_high { product >> bits } else { product };
                     (part as u64, r.lane(c, lane), false)
@@ -293,8 +293,8 @@ impl Decoder<'_> {
     }
 }
 
-/// `d = x + y + carry`. `f` gives both summands, and whether this is a difference: then the second
-/// summand is a complement, and the carry bit stands for a borrow.
+/// `d = x + y + carry`. `f` returns both terms, and whether the instruction subtracts: then the second term is a
+/// complement, and the carry bit means borrow.
 fn with_carry(
     d: Reg,
     carry: Reg,
@@ -318,7 +318,7 @@ fn with_carry(
     })
 }
 
-/// `dp4a`: the products of four bytes, signed or not, added to `c`.
+/// `dp4a`: adds the products of four signed or unsigned bytes to `c`.
 #[inline(always)]
 fn dot4<const A: bool, const B: bool>(a: u32, b: u32, c: u32) -> u32 {
     let byte = |word: u32, i: u32, signed: bool| {

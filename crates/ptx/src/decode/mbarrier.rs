@@ -1,4 +1,4 @@
-//! Barriers in shared memory, and the copies and fences that go with them.
+//! Barriers in shared memory, with the bulk copies and fences that belong to them.
 
 use crate::program::Op;
 use crate::program::access::Space;
@@ -31,7 +31,7 @@ impl Decoder<'_> {
         if opcode.type_of()? != Type::B64 {
             return Err(Unsupported("only `.b64` is known".to_owned()));
         }
-        // What has a result has it in front of the address.
+        // Instructions with a result name it before the address.
         let (to, args) = match (what, args) {
             ("arrive" | "test_wait" | "try_wait", [to, rest @ ..]) => (Some(to), rest),
             (_, args) => (None, args),
@@ -67,7 +67,7 @@ impl Decoder<'_> {
                 MbarrierKind::Arrive { state: self.dst(state, 64)?, count, bytes }
             }
             (_, Some(to)) => {
-                // How long a wait may take is left open.
+                // PTX does not bound the time of a wait.
                 let phase = match args {
                     [phase] => phase,
                     [phase, time] if what == "try_wait" => {
@@ -86,7 +86,7 @@ impl Decoder<'_> {
         Ok(Op::Mbarrier(Mbarrier { kind, space, address }))
     }
 
-    /// `cp.async.bulk`, of which the first words are taken.
+    /// `cp.async.bulk`, after its first modifiers have been taken.
     pub(super) fn bulk_copy(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
         let is_known = opcode.take_of(&["shared::cluster", "shared::cta"]).is_some()
             && opcode.take("global")
@@ -107,7 +107,7 @@ impl Decoder<'_> {
         Ok(Op::CopyBulk(CopyBulk { to: to.0, from: from.0, bytes, barrier: barrier.0 }))
     }
 
-    /// `fence.proxy` and `fence.mbarrier_init`; nothing where it is another fence.
+    /// `fence.proxy` and `fence.mbarrier_init`; none for other fences.
     pub(super) fn fence_of_copies(opcode: &mut Opcode<'_>) -> Option<Decoded> {
         if opcode.take("mbarrier_init") {
             let is_known = opcode.take("release") && opcode.take("cluster");

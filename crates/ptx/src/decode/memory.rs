@@ -1,4 +1,4 @@
-//! Loads, stores, atomics, asynchronous copies and hints to caches.
+//! Loads, stores, atomics, asynchronous copies and cache hints.
 
 use crate::numeric::canonical;
 use crate::numeric::format::{BF16, F16, Format};
@@ -12,7 +12,7 @@ use super::operands::{Symbol, literal, take};
 use super::types::{Opcode, Type};
 use super::{Decoded, Decoder, Unsupported};
 
-/// Modifiers that say how caches are used.
+/// Modifiers that only affect caching.
 const CACHES: [&str; 27] = [
     "ca",
     "cg",
@@ -43,7 +43,7 @@ const CACHES: [&str; 27] = [
     "L2::cache_hint_none",
 ];
 
-/// The address, its space, and what a predicate or policy after it is.
+/// Modifier of instructions that take a cache policy operand.
 const POLICY: &str = "L2::cache_hint";
 
 impl Decoder<'_> {
@@ -61,7 +61,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// A policy is a number that nothing here reads.
+    /// Ignores the result of an instruction that creates a cache policy.
     fn policy(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
         while opcode.next().is_some() {}
         let [to, ..] = args else { return Err(Unsupported("no operands".to_owned())) };
@@ -70,13 +70,13 @@ impl Decoder<'_> {
         Self::lanes(super::moves::copy(to, zero))
     }
 
-    /// Takes caches and policies, of which nothing here depends; tells whether there is a policy.
+    /// Takes cache modifiers, which are ignored. Returns whether the instruction has a policy operand.
     fn caches(opcode: &mut Opcode<'_>) -> bool {
         while opcode.take_of(&CACHES).is_some() {}
         opcode.take(POLICY)
     }
 
-    /// Takes a memory order and its scope; tells whether there is one.
+    /// Takes a memory order and its scope. Returns whether there is one.
     fn order(opcode: &mut Opcode<'_>) -> bool {
         let is_weak = opcode.take("weak");
         let order =
@@ -96,7 +96,7 @@ impl Decoder<'_> {
             })
         });
         Ok(match (space, symbol) {
-            // Parameters of calls are memory of the thread.
+            // Call parameters are in the thread's local memory.
             (Some(Space::Param), Some(Symbol::Local(_))) => Space::Local,
             (None, Some(Symbol::Local(_))) => Space::Local,
             (None, Some(Symbol::Shared(_) | Symbol::Dynamic(_))) => Space::Shared,
@@ -105,7 +105,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// Notes the size of a write for race checks.
+    /// Records the size of a write for race checks.
     fn granule(&mut self, space: Space, bytes: usize) {
         let [shared, global] = &mut self.program.granules;
         if matches!(space, Space::Shared | Space::Generic) {
@@ -269,7 +269,7 @@ impl Decoder<'_> {
     }
 }
 
-/// What an atomic makes of the old value and its operands.
+/// The function of an atomic from the old value and its operands to the new value.
 fn combine(how: &str, ty: Type) -> Option<Combine> {
     macro_rules! integers {
         ($T:ty, $W:ty) => {{

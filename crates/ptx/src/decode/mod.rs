@@ -1,7 +1,7 @@
-//! From statements to a [`Program`]: names become registers and places, opcodes functions.
+//! Decodes statements to a [`Program`]: names become registers and addresses, opcodes become functions.
 //!
-//! A file per family of instructions; each takes the modifiers that it knows, and what is left over
-//! is an error that names it. Calls of device functions are replaced by the functions' bodies.
+//! Each family of instructions has a file. A decoder takes the modifiers that it supports, and any modifier left over
+//! is an error that names it. Calls of device functions are inlined.
 
 mod bits;
 mod collectives;
@@ -35,14 +35,14 @@ use flow::Flow;
 use operands::Symbol;
 use types::Opcode;
 
-/// What of an instruction is not known; the statement around it adds opcode and line.
+/// The unsupported part of an instruction. The caller adds opcode and line.
 #[derive(Debug)]
 pub(crate) struct Unsupported(pub(crate) String);
 
-/// What a decoder of an instruction gives.
+/// The result of decoding an instruction.
 type Decoded = Result<Op, Unsupported>;
 
-/// A module's text and what it declares.
+/// A module's text and its declarations.
 #[derive(Debug)]
 pub(crate) struct Source {
     pub(crate) text: Box<str>,
@@ -53,7 +53,7 @@ pub(crate) struct Source {
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] names the opcode that is not known, and its line.
+/// [`Error::Unsupported`] with the opcode and its line.
 pub(crate) fn decode(source: &Source, entry: &Function) -> Result<Program, Error> {
     let mut decoder = Decoder::new(source, entry);
     decoder.entry(entry)?;
@@ -62,7 +62,7 @@ pub(crate) fn decode(source: &Source, entry: &Function) -> Result<Program, Error
     let constants = program.constants.iter().map(|c| c.0);
     let fixed = constants.chain(program.specials.iter().map(|s| s.0));
     let layout = flow::layout(&program.code, &flow, &regs, fixed);
-    // Instructions are made for places, so they are decoded once more when the places are known.
+    // Instructions contain register slots, so they are decoded a second time once slots are assigned.
     let mut decoder = Decoder::new(source, entry);
     decoder.bodies = bodies;
     let names = layout.tracked.iter().map(|&id| program.names[id as usize].clone());
@@ -74,11 +74,11 @@ pub(crate) fn decode(source: &Source, entry: &Function) -> Result<Program, Error
     Ok(decoder.program)
 }
 
-/// Decodes the statements of a function that are of a form not seen before.
+/// Decodes the statements of a function whose forms are new.
 ///
 /// # Errors
 ///
-/// As of [`decode`].
+/// As [`decode`].
 pub(crate) fn check(source: &Source, function: &Function) -> Result<(), Error> {
     let Some(body) = function.body.as_ref().filter(|b| !b.sample.statements.is_empty()) else {
         return Ok(());
@@ -86,7 +86,7 @@ pub(crate) fn check(source: &Source, function: &Function) -> Result<(), Error> {
     let mut decoder = Decoder::new(source, function);
     let mut scope = decoder.parameters(function);
     if !function.is_entry {
-        // Those of functions are memory of the thread.
+        // Parameters of functions are in the thread's local memory.
         let params = function.returns.iter().chain(&function.params);
         scope.symbols.extend(params.map(|p| (p.name.clone(), Symbol::Local(LOCAL_BASE))));
     }
@@ -98,10 +98,10 @@ pub(crate) fn check(source: &Source, function: &Function) -> Result<(), Error> {
     statements.filter(|s| !s.opcode.starts_with("call")).try_for_each(|s| decoder.statement(s))
 }
 
-/// A map that is asked often, by short keys that nobody chose to collide.
+/// A map with short keys that are looked up often and not chosen by an adversary.
 type Map<K, V> = HashMap<K, V, BuildHasherDefault<Short>>;
 
-/// The hash of short keys.
+/// A hash function for short keys.
 #[derive(Default)]
 struct Short(u64);
 
@@ -133,8 +133,7 @@ struct Scope {
     symbols: Map<String, Symbol>,
     labels: Map<String, usize>,
     tables: HashMap<String, Vec<String>>,
-    /// Instructions that jump to labels not seen yet: the instruction, which of its targets, the
-    /// label, the line.
+    /// Jumps to labels that are not defined yet: the instruction, the index of the target, the label and the line.
     jumps: Vec<(usize, usize, String, u32)>,
 }
 
@@ -143,32 +142,32 @@ const END: &str = "end of the function";
 
 struct Decoder<'a> {
     text: &'a str,
-    /// The variables in global or constant memory, by their number.
+    /// Numbers of the variables in global or constant memory.
     globals: HashMap<&'a str, usize>,
     functions: HashMap<&'a str, &'a Function>,
-    /// The module's own shared variables, which get a place when a kernel uses them.
+    /// Shared variables of the module, which are allocated when a kernel uses them.
     shared: Vec<&'a Variable>,
     shared_places: HashMap<String, u64>,
-    /// Constants that are the address of dynamic shared memory, with the alignment it must have.
+    /// Constants that hold the address of dynamic shared memory, with the required alignment.
     dynamic: Vec<(usize, usize)>,
-    /// The functions around the current statement, to find recursion.
+    /// The functions that enclose the current statement, to detect recursion.
     calls: Vec<String>,
     scopes: Vec<Scope>,
     constants: Map<(u8, u64), Reg>,
     specials: HashMap<Special, Reg>,
-    /// The carry bit of `add.cc` and its like.
+    /// The carry bit of `add.cc` and similar instructions.
     carry: Option<Reg>,
-    /// Bodies that were taken apart.
+    /// Parsed bodies of functions.
     bodies: HashMap<String, Rc<[Item]>>,
-    /// All registers, by their number; in the second pass with the places that they were given.
+    /// All registers by number; in the second pass, with their slots.
     regs: Vec<Reg>,
-    /// Those that are there so far.
+    /// Number of registers created so far.
     n_regs: usize,
     is_laid_out: bool,
     /// In the first pass, the registers of each instruction.
     flow: Vec<Flow>,
-    /// Of the instruction in work: what it must have and defines, all that it reads and writes, whether it
-    /// is a move, where it jumps.
+    /// Properties of the current instruction: the registers that must be defined and that it defines, all registers
+    /// that it reads and writes, whether it is a move, and its jump targets.
     reads: Vec<u32>,
     writes: Vec<u32>,
     uses: Vec<u32>,
@@ -184,7 +183,7 @@ impl<'a> Decoder<'a> {
         let functions = tree.functions.iter().filter(|f| !f.is_entry);
         let mut bodies = HashMap::new();
         for function in functions {
-            // A declaration does not hide the definition.
+            // A declaration does not replace the definition.
             if function.body.is_some() || !bodies.contains_key(function.name.as_str()) {
                 bodies.insert(function.name.as_str(), function);
             }
@@ -222,7 +221,7 @@ impl<'a> Decoder<'a> {
         }
     }
 
-    /// The names of a kernel's parameters, which get their places.
+    /// Allocates a kernel's parameters and returns their names.
     fn parameters(&mut self, entry: &Function) -> Scope {
         let mut scope = Scope::default();
         let mut offset: usize = 0;
@@ -245,7 +244,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// The code of a function whose parameters are in `scope`.
+    /// Decodes a function whose parameters are in `scope`.
     fn function(&mut self, function: &'a Function, scope: Scope) -> Result<(), Error> {
         self.calls.push(function.name.clone());
         let outer = std::mem::replace(&mut self.scopes, vec![scope]);
@@ -295,7 +294,7 @@ impl<'a> Decoder<'a> {
         Ok(())
     }
 
-    /// Leaves a scope: its jumps find its labels, or are left to the scope around it.
+    /// Leaves a scope. Its jumps are resolved to its labels or passed to the enclosing scope.
     fn close(&mut self) -> Result<(), Error> {
         let scope = self.scopes.pop().expect("braces were matched");
         for (at, slot, name, line) in scope.jumps {
@@ -396,7 +395,7 @@ impl<'a> Decoder<'a> {
     }
 }
 
-/// Why an opcode is not known.
+/// The reason why an opcode is not supported.
 fn refusal(base: &str) -> &'static str {
     match base {
         "tcgen05" => "tensor memory (tcgen05) is not interpreted",

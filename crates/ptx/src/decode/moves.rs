@@ -1,4 +1,4 @@
-//! Moves, packing, selections and comparisons.
+//! Moves, packing, selection and comparison.
 
 use crate::numeric::flush;
 use crate::numeric::format::{BF16, F16};
@@ -62,7 +62,7 @@ enum Compare {
 }
 
 impl Compare {
-    /// The comparison, and whether it also holds for numbers that are not ordered.
+    /// Parses a comparison, and whether it also holds for unordered operands.
     fn parse(word: &str) -> Option<(Self, bool)> {
         Some(match word {
             "eq" => (Self::Eq, false),
@@ -84,7 +84,7 @@ impl Compare {
     }
 }
 
-/// A function from registers to the lanes for which something holds.
+/// A function that returns the lanes for which a condition holds.
 type MaskFn = Box<dyn Fn(&Registers) -> u32 + Send + Sync>;
 
 fn integer_mask<T: Value + Ord>(how: Compare, a: Reg, b: Reg) -> MaskFn {
@@ -99,7 +99,7 @@ fn integer_mask<T: Value + Ord>(how: Compare, a: Reg, b: Reg) -> MaskFn {
     }
 }
 
-/// `of` makes a lane a number, or NaN.
+/// Compares floats; `of` converts a lane to a number or NaN.
 fn float_mask<T: Value>(
     (how, unordered): (Compare, bool),
     a: Reg,
@@ -328,7 +328,7 @@ impl Decoder<'_> {
         }))
     }
 
-    /// The lanes for which a comparison holds in the lower and in the upper half of pairs.
+    /// The lanes for which a comparison holds in the lower and in the upper half of packed operands.
     fn pair_masks(
         &mut self,
         how: (Compare, bool),
@@ -369,7 +369,7 @@ impl Decoder<'_> {
             let [low, high] = [masks[0](r), masks[1](r)];
             let bit = |mask: u32, lane: usize| if mask >> lane & 1 == 1 { yes } else { 0 };
             let out = std::array::from_fn(|lane| {
-                // Of a single result the upper mask is empty.
+                // With a single result, the upper mask is empty.
                 bit(low, lane) | bit(high, lane).checked_shl(16).unwrap_or(0)
             });
             r.set_word(d, active, &out);

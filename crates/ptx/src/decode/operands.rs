@@ -1,4 +1,4 @@
-//! Operands: names become registers, addresses and constants.
+//! Operands: resolves names to registers, addresses and constants.
 
 use crate::Error;
 use crate::program::access::{Address, LOCAL_BASE, SHARED_BASE};
@@ -9,25 +9,25 @@ use crate::syntax::{Number, Operand, Variable};
 use super::types::Type;
 use super::{Decoder, Unsupported};
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Symbol {
     Register(Reg),
-    /// `%r<40>`: the number of the first of the registers, and how many.
+    /// `%r<40>`: the number of the first register, and the number of registers.
     Range(usize, u32),
-    /// An address in the parameters of the kernel.
+    /// An address in the kernel's parameters.
     Param(u64),
-    /// An address in the memory of the thread.
+    /// An address in the thread's local memory.
     Local(u64),
-    /// An address in the shared memory of the block.
+    /// An address in the block's shared memory.
     Shared(u64),
-    /// The start of dynamic shared memory, with the alignment it must have.
+    /// The start of dynamic shared memory, with the required alignment.
     Dynamic(usize),
-    /// A variable in global or constant memory, by its number.
+    /// A variable in global or constant memory, by number.
     Global(usize),
 }
 
-/// A name without a register: what is written to it is dropped.
+/// The name of a discarded result.
 const SINK: &str = "_";
 
 impl Decoder<'_> {
@@ -60,7 +60,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// A new register.
+    /// Creates a register.
     pub(super) fn register(&mut self, bits: u8, name: impl FnOnce() -> String) -> Reg {
         let id = self.n_regs as u32;
         self.n_regs += 1;
@@ -92,14 +92,14 @@ impl Decoder<'_> {
                 let message = format!("`{}` has no size", variable.name);
                 return Err(Error::Syntax { line: variable.line, message });
             }
-            // Parameters of calls are memory of the thread too.
+            // Call parameters are in the thread's local memory too.
             _ => Symbol::Local(LOCAL_BASE + place(&mut program.local_bytes)),
         };
         self.scope().symbols.insert(variable.name.clone(), symbol);
         Ok(())
     }
 
-    /// What `name` stands for.
+    /// Resolves `name`.
     pub(super) fn symbol(&mut self, name: &str) -> Result<Symbol, Unsupported> {
         let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
         let (prefix, number) = name.split_at(digits);
@@ -149,7 +149,7 @@ impl Decoder<'_> {
         reg
     }
 
-    /// A register that holds a number.
+    /// A register that holds a constant.
     pub(super) fn constant(&mut self, bits: u8, value: u64) -> Reg {
         let value = if bits == 64 { value } else { value & ((1 << bits) - 1) };
         if let Some(&reg) = self.constants.get(&(bits, value)) {
@@ -168,7 +168,7 @@ impl Decoder<'_> {
         reg
     }
 
-    /// A register that holds the address of dynamic shared memory, known when all else has a place.
+    /// A register that holds the address of dynamic shared memory, which is known after everything else is allocated.
     fn dynamic_address(&mut self, bits: u8, align: usize, offset: i64) -> Reg {
         let reg = self.register(bits, || "dynamic shared memory".to_owned());
         self.dynamic.push((self.program.constants.len(), align));
@@ -195,14 +195,14 @@ impl Decoder<'_> {
         }
     }
 
-    /// A register that is read.
+    /// Records that the instruction reads a register.
     pub(super) fn read(&mut self, reg: Reg) -> Reg {
         self.reads.push(reg.id);
         self.uses.push(reg.id);
         reg
     }
 
-    /// A register that is written.
+    /// Records that the instruction writes a register.
     pub(super) fn write(&mut self, reg: Reg) -> Reg {
         self.writes.push(reg.id);
         self.defs.push(reg.id);
@@ -238,13 +238,13 @@ impl Decoder<'_> {
         Err(Unsupported(format!("`{name}` has {} bits where {bits} are expected", reg.bits)))
     }
 
-    /// A source of the type's size: a register, a number or an address.
+    /// A source with the type's size: a register, a number or an address.
     pub(super) fn src(&mut self, operand: &Operand, ty: Type) -> Result<Reg, Unsupported> {
         let reg = self.any_src(operand, ty)?;
         self.sized(reg, if ty.bits() == 8 { 16 } else { ty.bits() })
     }
 
-    /// A source that may be wider than the type, of which the lower bits count.
+    /// A source that may be wider than the type; only the lower bits are used.
     pub(super) fn any_src(&mut self, operand: &Operand, ty: Type) -> Result<Reg, Unsupported> {
         let bits = if ty.bits() == 8 { 16 } else { ty.bits() };
         match operand {
@@ -272,7 +272,7 @@ impl Decoder<'_> {
         }
     }
 
-    /// A predicate that is read, and whether it is negated.
+    /// A predicate operand, and whether it is negated.
     pub(super) fn src_predicate(&mut self, operand: &Operand) -> Result<(Reg, bool), Unsupported> {
         let (name, negated) = match operand {
             Operand::Name(name) => (name, false),
@@ -286,7 +286,7 @@ impl Decoder<'_> {
         Ok((self.read(reg), negated))
     }
 
-    /// An address, and the space that its symbol is in.
+    /// An address, and the space of its symbol.
     pub(super) fn address(
         &mut self,
         operand: &Operand,
@@ -322,7 +322,7 @@ impl Decoder<'_> {
         })
     }
 
-    /// The elements of a vector; of a single operand, itself.
+    /// The elements of a vector, or a single operand itself.
     pub(super) fn elements(operand: &Operand) -> &[Operand] {
         match operand {
             Operand::Vector(elements) => elements,
@@ -331,13 +331,13 @@ impl Decoder<'_> {
     }
 }
 
-/// Exactly `N` operands.
+/// Requires exactly `N` operands.
 pub(super) fn take<const N: usize>(args: &[Operand]) -> Result<&[Operand; N], Unsupported> {
     args.try_into()
         .map_err(|_| Unsupported(format!("{} operands where {N} are expected", args.len())))
 }
 
-/// A number that must be known where the module is read.
+/// A number that must be constant.
 pub(super) fn literal(operand: &Operand) -> Result<i64, Unsupported> {
     match operand {
         Operand::Number(Number::Integer(n)) if i64::try_from(*n).is_ok() => Ok(*n as i64),
@@ -345,7 +345,7 @@ pub(super) fn literal(operand: &Operand) -> Result<i64, Unsupported> {
     }
 }
 
-/// A number's bits as a type has them.
+/// The bits of a number in a type.
 fn number_bits(number: Number, ty: Type) -> Result<u64, Unsupported> {
     Ok(match (number, ty) {
         (Number::Integer(n), Type::F32) => u64::from((n as f32).to_bits()),

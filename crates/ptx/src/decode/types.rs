@@ -1,10 +1,10 @@
-//! Types of instructions, and an opcode taken apart into its modifiers.
+//! Instruction types, and the parsing of opcodes into modifiers.
 
 use crate::program::lanes::Value;
 
 use super::Unsupported;
 
-/// A type that PTX's instructions carry.
+/// A type of PTX instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Type {
     Pred,
@@ -80,7 +80,7 @@ impl Type {
         !self.is_integer() && self != Self::Pred
     }
 
-    /// Integers, and bits of no type.
+    /// Whether it is an integer or untyped bits.
     pub(crate) fn is_integer(self) -> bool {
         self.is_signed()
             || matches!(
@@ -97,8 +97,8 @@ impl Type {
     }
 }
 
-/// An opcode such as `ld.global.nc.v4.f32`, of which decoders take the words that they know.
-/// What nobody took is an error.
+/// An opcode such as `ld.global.nc.v4.f32`. Decoders take the modifiers that they support, and any left over is an
+/// error.
 #[derive(Debug)]
 pub(crate) struct Opcode<'a> {
     pub(crate) base: &'a str,
@@ -111,13 +111,13 @@ impl<'a> Opcode<'a> {
         Self { base: words.next().unwrap_or_default(), mods: words.collect() }
     }
 
-    /// Takes a modifier, wherever it stands.
+    /// Takes a modifier at any position.
     pub(crate) fn take(&mut self, word: &str) -> bool {
         let at = self.mods.iter().position(|m| *m == word);
         at.map(|at| self.mods.remove(at)).is_some()
     }
 
-    /// Takes the first modifier for which `parse` has a value.
+    /// Takes the first modifier that `parse` accepts.
     pub(crate) fn take_as<T>(&mut self, parse: impl Fn(&str) -> Option<T>) -> Option<T> {
         let (at, found) =
             self.mods.iter().enumerate().find_map(|(at, word)| Some((at, parse(word)?)))?;
@@ -135,12 +135,12 @@ impl<'a> Opcode<'a> {
         self.take_as(Type::parse).ok_or_else(|| Unsupported("a type is missing".to_owned()))
     }
 
-    /// The next modifier, whatever it is.
+    /// Takes the next modifier.
     pub(crate) fn next(&mut self) -> Option<&'a str> {
         (!self.mods.is_empty()).then(|| self.mods.remove(0))
     }
 
-    /// Nothing may be left.
+    /// Requires that all modifiers have been taken.
     pub(crate) fn done(&self) -> Result<(), Unsupported> {
         match self.mods.first() {
             None => Ok(()),
@@ -150,20 +150,20 @@ impl<'a> Opcode<'a> {
 }
 
 impl Opcode<'_> {
-    /// The last type, which the instruction's operands have.
+    /// The last type, which is that of the operands.
     pub(crate) fn ty(&self) -> Option<Type> {
         self.mods.iter().rev().find_map(|word| Type::parse(word))
     }
 }
 
-/// What all integer types can do here.
+/// Operations of all integer types.
 pub(crate) trait Integer: Value + Ord {
     const BITS: u32;
-    /// The product's upper half.
+    /// The upper half of the product.
     fn mul_high(self, other: Self) -> Self;
     fn quotient(self, other: Self) -> Self;
     fn remainder(self, other: Self) -> Self;
-    /// The sum, clamped to the type.
+    /// The saturated sum.
     fn add_clamped(self, other: Self) -> Self;
     fn sub_clamped(self, other: Self) -> Self;
     /// The bits as an unsigned number.
@@ -184,7 +184,7 @@ macro_rules! integers {
 
             #[inline]
             fn quotient(self, other: Self) -> Self {
-                // PTX leaves the result of a division by zero open; an H100 gives all ones.
+                // PTX does not specify the result of a division by zero; an H100 returns all ones.
                 if other == 0 { !0 } else { self.wrapping_div(other) }
             }
 
@@ -216,7 +216,7 @@ macro_rules! integers {
 
             #[inline]
             fn shifted_right(self, by: u32) -> Self {
-                // Of a signed number all bits are then copies of its sign.
+                // For signed numbers, all bits are then copies of the sign.
                 if by < Self::BITS { self >> by } else { (self >> (Self::BITS - 1)) >> 1 }
             }
         }
@@ -232,7 +232,7 @@ integers! {
     i64, u64, i128;
 }
 
-/// Runs `$body` with `$T` the Rust type of integer type `$ty`; bits count as unsigned.
+/// Runs `$body` with `$T` as the Rust type of integer type `$ty`; untyped bits are unsigned.
 macro_rules! by_integer {
     ($ty:expr, $T:ident => $body:expr) => {
         match $ty {

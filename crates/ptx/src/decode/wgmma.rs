@@ -1,4 +1,4 @@
-//! Products of groups of warps.
+//! Warp-group matrix products (`wgmma`).
 
 use crate::Error;
 use crate::numeric::format::{BF16, F16};
@@ -67,7 +67,7 @@ impl Decoder<'_> {
         if negated {
             return Err(Unsupported("a negated predicate".to_owned()));
         }
-        // Without the sums, D need not have a value.
+        // Without accumulation, D may be undefined.
         let is_zero = self
             .program
             .constants
@@ -98,13 +98,13 @@ impl Decoder<'_> {
     }
 }
 
-/// What flows through products of groups: a wait writes the sums of all products in front of it, so they keep their places
-/// until then.
+/// Extends live ranges over asynchronous products: a wait writes the sums of all products before it, so their registers
+/// keep their slots until then.
 ///
 /// # Errors
 ///
-/// [`Error::Unsupported`] for a product whose registers an instruction after the last fence has written, or that has no
-/// fence in front of it.
+/// [`Error::Unsupported`] for a product whose registers are written by an instruction after the last fence, or that has
+/// no fence before it.
 pub(super) fn hold(code: &[Instruction], flow: &mut [Flow], names: &[String]) -> Result<(), Error> {
     let mut sums = Vec::new();
     for (at, instruction) in code.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! How much arithmetic an instruction is, for counts.
+//! The arithmetic of each instruction, for counts.
 
 use super::types::{Opcode, Type};
 use crate::program::Op;
@@ -6,10 +6,10 @@ use crate::program::matrix::{Matrix, Sum};
 use crate::program::wgmma::Wgmma;
 use crate::program::work::Work;
 
-/// What `op`, made of `opcode`, is.
+/// The arithmetic of `op`, which was decoded from `opcode`.
 pub(super) fn of(opcode: &Opcode<'_>, ty: Option<Type>, op: &Op) -> Work {
     if let Op::Matrix(Matrix::Product(product)) = op {
-        // A product and a sum for each of 8 columns.
+        // A multiplication and an addition for each of 8 columns.
         let n = (2 * product.m * product.k * 8) as u32;
         return match product.sum {
             Sum::Integer { .. } => Work::TensorInt(n),

@@ -11,7 +11,7 @@ use crate::program::access::{
 use crate::program::lanes::{File, LANES, Registers, lanes_of};
 use crate::program::wide::wide;
 
-/// The addresses of all lanes; those of 32 bits stay within 32 bits.
+/// The addresses of all lanes. 32-bit addresses wrap at 32 bits.
 #[inline(always)]
 fn addresses_of(registers: &Registers, address: Address) -> [u64; LANES] {
     let offset = address.offset;
@@ -26,7 +26,7 @@ fn addresses_of(registers: &Registers, address: Address) -> [u64; LANES] {
 
 wide!(addresses_of in pub(super) fn addresses(registers: &Registers, address: Address) -> [u64; LANES]);
 
-/// The least and the largest address of a warp's active lanes, and all of their bits.
+/// The lowest and highest address of the active lanes, and the union of all address bits.
 #[inline(always)]
 fn range_of(at: &[u64; LANES], active: u32) -> [u64; 3] {
     let mut settled = *at;
@@ -54,7 +54,7 @@ fn less_of(at: &[u64; LANES], start: u64) -> [usize; LANES] {
 
 wide!(less_of in fn less(at: &[u64; LANES], start: u64) -> [usize; LANES]);
 
-/// An access as the checks see it.
+/// The properties of an access that checks depend on.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Use {
     pub(super) bytes: usize,
@@ -111,7 +111,7 @@ impl Context<'_> {
         if bits & (bytes as u64 - 1) != 0 {
             check_alignment(at, active, bytes, how)?;
         }
-        // The common case: all lanes are inside of the place that the instruction used last.
+        // The common case: all lanes are inside the allocation that the instruction used last.
         let is_inside = |start: u64, len: usize| {
             let fits = most.wrapping_sub(start).saturating_add(bytes as u64) <= len as u64;
             least >= start && most >= start && fits
@@ -172,7 +172,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The allocation of the first lane, the lanes that use it too, and their offsets.
+    /// The allocation of the first lane, the lanes that use the same one, and their offsets.
     pub(super) fn global_run(
         &mut self,
         at: &[u64; LANES],
@@ -207,7 +207,7 @@ impl Context<'_> {
         Ok((index, active & inside, offsets))
     }
 
-    /// Notes the accesses of `mask` to an allocation.
+    /// Checks and records the accesses of `mask` to an allocation.
     pub(super) fn check_global(
         &mut self,
         warp: &Warp,
@@ -254,7 +254,7 @@ impl Context<'_> {
         window(at, active, SHARED_BASE, self.shared.bytes.len(), how, "the block's shared memory")
     }
 
-    /// Notes the accesses of `active` to shared memory.
+    /// Checks and records the accesses of `active` to shared memory.
     pub(super) fn check_shared(
         &mut self,
         warp: &Warp,
@@ -307,7 +307,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Reads shared memory for a collective: `bytes` at each lane's address.
+    /// Reads `bytes` of shared memory at each lane's address, for a collective.
     pub(super) fn read_shared(
         &mut self,
         warp: &Warp,
@@ -344,7 +344,7 @@ impl Context<'_> {
         Ok(offsets)
     }
 
-    /// The addresses of a collective, in shared memory whichever way they are given.
+    /// The shared-memory addresses of a collective, from shared or generic addresses.
     pub(super) fn shared_addresses(
         &self,
         warp: &Warp,
@@ -355,7 +355,7 @@ impl Context<'_> {
         if space == Space::Generic { at.map(|at| at.wrapping_sub(SHARED_WINDOW)) } else { at }
     }
 
-    /// Runs an atomic for the active lanes, in their order.
+    /// Runs an atomic for the active lanes in ascending order.
     pub(super) fn atomic(&mut self, warp: &mut Warp, atomic: &Atomic, active: u32) -> Checked {
         if atomic.adds_floats && !self.checks.float_atomics {
             let message =
@@ -417,7 +417,7 @@ impl Context<'_> {
     }
 }
 
-/// The active lanes by the space that a generic address is in, and that space's window.
+/// Groups the active lanes by the space of their generic addresses, with that space's window.
 fn generic_spaces(at: &[u64; LANES], active: u32) -> [(u32, Space, u64); 3] {
     let (mut shared, mut local) = (0, 0);
     for (lane, &at) in at.iter().enumerate() {
@@ -485,7 +485,7 @@ fn above(lane: usize) -> u32 {
     u32::MAX.checked_shl(lane as u32 + 1).unwrap_or(0)
 }
 
-/// Is the other thread a lane that stores the same at the same place, in the same instruction?
+/// Whether the other thread is a lane of this instruction that stores the same value to the same address.
 fn agrees(
     warp: &Warp,
     own_block: usize,
@@ -504,7 +504,7 @@ fn agrees(
         && access.regs.iter().all(|&reg| r.lane(reg, other) == r.lane(reg, lane))
 }
 
-/// Does a store leave `bytes` as they are?
+/// Whether a store leaves `bytes` unchanged.
 fn same(registers: &Registers, access: &Access, lane: usize, bytes: &[u8]) -> bool {
     let mask = if access.width == 8 { u64::MAX } else { (1 << (8 * access.width)) - 1 };
     let mut elements = access.regs.iter().enumerate();

@@ -1,13 +1,13 @@
-//! The state of a block's barriers.
+//! State of a block's barriers.
 
-/// How many barriers a block has.
+/// Number of barriers per block.
 pub(super) const BARRIERS: usize = 16;
 
 /// The barriers of a block.
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     pub(super) states: [State; BARRIERS],
-    /// A barrier has all its threads.
+    /// Whether a barrier may be complete.
     pub(super) is_ready: bool,
     pub(super) exited: u32,
 }
@@ -15,12 +15,12 @@ pub(super) struct Barriers {
 #[derive(Debug, Default, Clone)]
 pub(super) struct State {
     pub(super) arrived: u32,
-    /// The count that its threads gave; all of the block's threads where that is none.
+    /// The thread count that the arrivals gave; without it, all threads of the block.
     pub(super) count: Option<u32>,
-    /// Threads whose predicate held, of all that gave one.
+    /// Threads whose predicate was true, and threads that gave one.
     pub(super) held: u32,
     pub(super) asked: u32,
-    /// What the warps that arrived knew of the others' clocks.
+    /// The merged vector clocks of the warps that arrived.
     pub(super) knows: Vec<u32>,
 }
 
@@ -31,7 +31,7 @@ impl Barriers {
 
     pub(super) fn exited(&mut self, threads: u32) {
         self.exited += threads;
-        // A barrier may have waited for just these.
+        // A barrier may have waited for these threads only.
         self.is_ready |= self.states.iter().any(|s| s.arrived > 0);
     }
 }

@@ -1,10 +1,9 @@
-//! A block: its warps take turns until all threads have exited.
+//! Execution of a block: its warps take turns until all threads have exited.
 //!
-//! The threads of a warp may be at different places. Those at one place form a split, and the split
-//! with the lowest place runs until it meets another one, which it then joins: so threads come
-//! together again where a compiler lets their ways join. Nothing depends on that: a collective waits
-//! until all the lanes that its mask names have arrived, together or apart, and a split that runs for
-//! long lets others run, so that threads may wait for one another.
+//! The threads of a warp may diverge. Threads at one instruction form a split. The split with the lowest instruction
+//! index runs until it reaches another split, which it joins, so threads reconverge where compilers let paths meet.
+//! Correctness does not depend on that: a collective waits until all lanes of its mask have arrived, together or apart,
+//! and a long-running split yields, so that threads may wait for one another.
 
 use super::state::{Context, Shape, Split, Wait, Warp, check_waited};
 use crate::fault::{Fault, FaultKind, LaneFault};
@@ -12,29 +11,29 @@ use crate::program::collective::Collective;
 use crate::program::lanes::{LANES, UNTRACKED, lanes_of};
 use crate::program::{Instruction, Op};
 
-/// Instructions that a split runs before another one gets its turn.
+/// Instructions that a split runs before it yields.
 const SLICE: u64 = 1 << 14;
 
-/// How a turn of a warp ended.
+/// How a warp's turn ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Turn {
-    /// All threads exited, or wait.
+    /// All threads have exited or wait.
     Over,
-    /// There is more to run.
+    /// The slice is used up.
     Slice,
 }
 
-/// What follows an instruction.
+/// The control flow after an instruction.
 enum Next {
     Step,
-    /// The split continues elsewhere, as a whole.
+    /// The whole split continues at another instruction.
     Jump(usize),
-    /// The split was put away, or is gone.
+    /// The split was suspended or has ended.
     Away,
 }
 
 impl Context<'_> {
-    /// Runs block `block` of the grid.
+    /// Runs block number `block` of the grid.
     pub(super) fn run(&mut self, warps: &mut [Warp], block: usize) -> Result<(), Box<Fault>> {
         self.block = block;
         let granule = self.checks.shared_races.then_some(self.program.granules[0]);
@@ -70,7 +69,7 @@ impl Context<'_> {
         }
     }
 
-    /// Places a fault.
+    /// Adds the location to a fault.
     fn report(&self, warp: usize, at: usize, fault: LaneFault) -> Box<Fault> {
         Box::new(Fault {
             kind: fault.kind,
@@ -83,7 +82,7 @@ impl Context<'_> {
         })
     }
 
-    /// Runs a warp until its threads wait or have exited, or its slice is over.
+    /// Runs a warp until its threads wait or have exited, or its slice is used up.
     fn turn(&mut self, warp: &mut Warp) -> Result<(), LaneFault> {
         loop {
             while let Some(split) = warp.take() {
@@ -159,7 +158,7 @@ impl Context<'_> {
         }
     }
 
-    /// Checks that registers have values, and notes which get one.
+    /// Checks that registers are defined, and marks the results as defined.
     #[inline(never)]
     fn track(
         &self,
@@ -196,7 +195,7 @@ impl Context<'_> {
         Err(LaneFault::new(FaultKind::UndefinedRegister, lane, message))
     }
 
-    /// An instruction that is no function of registers alone.
+    /// Runs an instruction that is not a function of registers alone.
     fn special(
         &mut self,
         warp: &mut Warp,
@@ -290,7 +289,7 @@ impl Context<'_> {
         Ok(Next::Step)
     }
 
-    /// Are all lanes of the warp here? Otherwise those that are wait for the others.
+    /// Whether all lanes of the warp are here. If not, those that are wait for the others.
     fn is_whole(&self, warp: &mut Warp, at: usize, mask: u32, active: u32) -> bool {
         if active == warp.alive {
             return true;
@@ -300,8 +299,8 @@ impl Context<'_> {
         false
     }
 
-    /// What to report when no warp can continue: lanes that wait for others of their warp, or threads
-    /// that wait at a barrier or for one in shared memory.
+    /// The fault to report when no warp can continue: lanes that wait for others of their warp, or threads that wait at
+    /// a barrier.
     fn stuck(&self, warps: &[Warp]) -> (usize, usize, LaneFault) {
         for warp in warps {
             let Some(split) = warp.splits.iter().find(|s| s.wait == Wait::Lanes) else { continue };
@@ -343,7 +342,7 @@ impl Context<'_> {
     }
 }
 
-/// Lanes go to their targets, the others on to the next instruction.
+/// Sends lanes to their targets, and the others to the next instruction.
 fn diverge(warp: &mut Warp, mask: u32, targets: &[(usize, u32)], at: usize) -> Next {
     let active = targets.iter().fold(0, |all, &(_, lanes)| all | lanes);
     if active == mask && targets.iter().all(|t| t.0 == targets[0].0) {

@@ -1,4 +1,4 @@
-//! What several threads do together: shuffles, votes, matches, reductions, and barriers.
+//! Execution of shuffles, votes, matches, reductions, and barriers of the block.
 
 use super::barriers::BARRIERS;
 use super::state::{Context, Wait, Warp};
@@ -10,8 +10,7 @@ use crate::program::collective::{
 use crate::program::lanes::{LANES, Reg, Registers, lanes_of};
 
 impl Context<'_> {
-    /// Lanes arrive at a collective. Those whose masks are complete continue and are returned; the
-    /// others wait.
+    /// Lanes arrive at a collective. Returns those whose masks are complete, which continue; the others wait.
     pub(super) fn collective(
         &mut self,
         warp: &mut Warp,
@@ -50,7 +49,7 @@ impl Context<'_> {
         Ok(done)
     }
 
-    /// When no lane can continue: are lanes at different places waiting for one another?
+    /// Runs a collective that lanes at different instructions wait for, if no lane can continue otherwise.
     pub(super) fn complete_apart(&mut self, warp: &mut Warp) -> Result<bool, LaneFault> {
         let program = self.program;
         let of = |at: usize| match &program.code[at].op {
@@ -88,7 +87,7 @@ impl Context<'_> {
         Ok(false)
     }
 
-    /// Runs a collective of lanes, which are at one instruction or at several of a kind.
+    /// Runs a collective of lanes that are at one instruction, or at several of the same kind.
     fn execute(&mut self, warp: &mut Warp, parts: &[(&Collective, u32)]) {
         if let [(Collective { kind: Kind::Shuffle(how, regs), .. }, u32::MAX)] = parts
             && warp.registers.defined(regs.from) == u32::MAX
@@ -97,7 +96,7 @@ impl Context<'_> {
         }
         let all = parts.iter().fold(0, |all, part| all | part.1);
         let r = &mut warp.registers;
-        // What each lane contributes.
+        // The value that each lane contributes.
         let mut values = [0; LANES];
         let mut known = 0;
         for (collective, lanes) in parts {
@@ -207,7 +206,7 @@ impl Context<'_> {
             ));
         }
         state.count = count;
-        // Where a number of threads is given, warps count as full.
+        // With a thread count, warps count as full.
         let is_full = barrier.aligned && count.is_some();
         state.arrived += if is_full { LANES as u32 } else { active.count_ones() };
         self.clocks.arrive(warp.idx, &mut state.knows);
@@ -231,8 +230,8 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Lets go the threads of barriers that have all of theirs. Tells whether there were any; a
-    /// fault with its warp and place.
+    /// Releases the threads of complete barriers. Returns whether there were any, or a fault with its warp and
+    /// instruction.
     pub(super) fn release_barriers(
         &mut self,
         warps: &mut [Warp],
@@ -316,7 +315,7 @@ fn shuffle_whole(r: &mut Registers, how: Shuffle, regs: &ShuffleRegs) {
     }
 }
 
-/// The lane that a shuffle reads, and whether that is the one requested.
+/// The lane that a shuffle reads, and whether it is in range.
 fn source(how: Shuffle, lane: usize, by: usize, clamp: usize) -> (usize, bool) {
     let (limit, segments) = (clamp & 31, clamp >> 8 & 31);
     let last = lane & segments | limit & !segments;

@@ -1,7 +1,7 @@
 //! `cp.async`: copies that write when they are waited for.
 //!
-//! Until then their bytes of shared memory count as not written, and to write there, or read, is a
-//! race. So a wait that is missing, or for too few groups, is found.
+//! Until then their bytes of shared memory count as unwritten, and an access to them is a race. This detects missing
+//! waits and waits for too few groups.
 
 use super::access::{Use, addresses, check_alignment};
 use super::state::{Context, Pending, Warp};
@@ -19,7 +19,7 @@ impl Context<'_> {
         let offsets = self.write_shared(warp, &to, active, copy.bytes)?;
         let mut sizes = [0; LANES];
         for lane in lanes_of(active) {
-            // What is under way cannot be read.
+            // Bytes of copies in flight cannot be read.
             self.shared.written[offsets[lane]..offsets[lane] + copy.bytes].fill(false);
             let is_ignored = copy
                 .ignore
@@ -34,7 +34,7 @@ impl Context<'_> {
         let mut data = [[0; 16]; LANES];
         let mut rest = lanes_of(active).filter(|&l| sizes[l] > 0).fold(0u32, |m, l| m | 1 << l);
         while rest != 0 {
-            // Lanes that read as much from one allocation go together.
+            // Lanes that read equally many bytes of one allocation are processed together.
             let size = sizes[rest.trailing_zeros() as usize];
             let alike = lanes_of(rest).filter(|&l| sizes[l] == size).fold(0u32, |m, l| m | 1 << l);
             let how = Use { bytes: size, ..read };
@@ -51,8 +51,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Completes the copies of the active lanes but those of the last `left` groups; all of them
-    /// where that is none.
+    /// Completes the copies of the active lanes except the last `left` groups; all copies if that is none.
     pub(super) fn wait_copies(
         &mut self,
         warp: &mut Warp,

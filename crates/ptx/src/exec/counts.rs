@@ -1,41 +1,41 @@
-//! What a launch did, counted: the bytes that it moved and the arithmetic that it ran.
+//! Counts of a launch: bytes moved and arithmetic executed.
 
 use std::collections::HashMap;
 
 use crate::program::lanes::{LANES, lanes_of};
 use crate::program::work::Work;
 
-/// Bytes of a card's smallest access to its memory.
+/// Bytes of the smallest memory access of a GPU.
 const SECTOR: usize = 32;
 
-/// What a launch did. Instructions are those of PTX; a card's own may be more or fewer.
+/// Counts of a launch. Instructions are those of PTX; a GPU may execute more or fewer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// The kernel's name.
+    /// Name of the kernel.
     pub kernel: String,
-    /// Threads of the launch.
+    /// Number of threads.
     pub threads: u64,
-    /// Instructions, counted once for all threads of a warp that run them together.
+    /// Warp instructions: counted once for all threads that run them together.
     pub instructions: u64,
     /// Bytes of global memory that threads requested.
     pub loaded: u64,
     /// Bytes of global memory that threads wrote.
     pub stored: u64,
-    /// Bytes in sectors of 32 that any thread read, each counted once: the least that the memory gives.
+    /// Bytes of the 32-byte sectors that were read, each counted once: a lower bound on memory traffic.
     pub read_once: u64,
-    /// Bytes in sectors of 32 that any thread wrote, each counted once.
+    /// Bytes of the 32-byte sectors that were written, each counted once.
     pub written_once: u64,
-    /// Operations of floats by threads: a fused product and sum counts as two.
+    /// Float operations of threads. A fused multiply-add counts as two.
     pub flops: u64,
-    /// Operations of integers in `dp4a` and `dp2a`: products and sums.
+    /// Integer operations of `dp4a` and `dp2a`, multiplications and additions.
     pub dot_ops: u64,
-    /// Operations of floats in products of fragments: products and sums.
+    /// Float operations of matrix products, multiplications and additions.
     pub tensor_flops: u64,
-    /// Operations of integers in products of fragments.
+    /// Integer operations of matrix products.
     pub tensor_int_ops: u64,
 }
 
-/// Sectors of an allocation, a bit each.
+/// The accessed sectors of an allocation, as a bit set.
 #[derive(Debug, Default)]
 struct Sectors(Vec<u64>);
 
@@ -55,11 +55,11 @@ impl Sectors {
     }
 }
 
-/// The counts of a launch under way.
+/// The counts of a running launch.
 #[derive(Debug, Default)]
 pub(crate) struct Counter {
     counts: Counts,
-    /// What was read and written of each allocation.
+    /// Read and written sectors of each allocation.
     sectors: HashMap<usize, [Sectors; 2]>,
 }
 
@@ -69,7 +69,7 @@ impl Counter {
         Self { counts, ..Self::default() }
     }
 
-    /// An instruction of the active lanes.
+    /// Counts an instruction of the active lanes.
     pub(super) fn instruction(&mut self, work: Work, active: u32) {
         self.counts.instructions += 1;
         let lanes = u64::from(active.count_ones());
@@ -82,7 +82,7 @@ impl Counter {
         }
     }
 
-    /// An access to global memory by the lanes of `mask`.
+    /// Counts an access to global memory by the lanes of `mask`.
     pub(super) fn access(
         &mut self,
         allocation: usize,

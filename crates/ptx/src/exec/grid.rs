@@ -1,4 +1,4 @@
-//! A launch: the blocks of a grid, one after another, in the order of their numbers.
+//! Execution of a launch: the blocks of a grid, one after another in ascending order.
 
 use super::barriers::Barriers;
 use super::counts::Counter;

@@ -1,4 +1,4 @@
-//! Instructions of a whole warp on small matrices: loads of fragments, and products.
+//! Warp-level instructions on small matrices: loads and stores of fragments, and products.
 //!
 //! A fragment register `r` of lane `l` holds neighbouring elements of one row of A, or of one column
 //! of B. With `g = l / 4`, `t = l % 4` and `e` elements in a register, these are
@@ -6,9 +6,8 @@
 //! - of B: column `g`, rows from `e t + 4 e r`;
 //! - of C and D: row `g + 8 (i / 2)`, column `2 t + i % 2`, for element `i`.
 //!
-//! A product of floats is exact, the sum of an element's products and its C is taken in F64 in the
-//! order of k, and rounded once to nearest. Cards add in an order and with a rounding that are not
-//! documented, so results on a card may differ in the last bits.
+//! Products of floats are exact. An element's products and C are added in F64 in the order of k, and the sum is rounded
+//! once to nearest. The order and rounding of GPUs are not documented, so results of a GPU may differ in the last bits.
 
 use super::state::{Context, Warp};
 use crate::fault::LaneFault;
@@ -38,7 +37,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// The lanes that give addresses of rows: eight per matrix.
+    /// The lanes that provide row addresses: eight per matrix.
     fn rows(fragments: &Fragments) -> u32 {
         u32::MAX >> (LANES - 8 * fragments.regs.len())
     }
@@ -86,7 +85,7 @@ impl Context<'_> {
 }
 
 impl Product {
-    /// A as [m][k] and B as [k][8]; `of` makes elements of a register's words, given their place in it.
+    /// Gathers A as [m][k] or B as [k][8]. `of` extracts an element from a register's words by its index.
     #[inline(always)]
     fn gather<T: Copy + Default>(
         &self,
@@ -230,13 +229,13 @@ fn integer_sums_of(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M
 wide!(float_sums_of in fn float_sums(product: &Product, registers: &Registers) -> [[f64; N]; MAX_M]);
 wide!(integer_sums_of in fn integer_sums(product: &Product, registers: &Registers) -> [[i32; N]; MAX_M]);
 
-/// The row and column of element `i` of register `r` of A in a lane, where a register has `n` elements.
+/// The row and column in A of element `i` of register `r` of a lane, with `n` elements per register.
 #[inline(always)]
 pub(super) fn a_place(lane: usize, r: usize, i: usize, n: usize) -> (usize, usize) {
     (lane / 4 + r % 2 * 8, lane % 4 * n + i + r / 2 * 4 * n)
 }
 
-/// The row and column of element `i` of C and D in a lane.
+/// The row and column in C and D of element `i` of a lane.
 fn place(lane: usize, i: usize) -> (usize, usize) {
     (lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2)
 }

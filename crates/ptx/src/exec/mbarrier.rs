@@ -1,10 +1,10 @@
-//! Barriers in shared memory (`mbarrier`), and the bulk copies that complete on them.
+//! Execution of barriers in shared memory (`mbarrier`), and of the bulk copies that complete on them.
 //!
-//! A barrier counts arrivals and bytes, and a phase ends when none of either is missing. An arriving thread publishes
-//! what it knows of the others' clocks, and a thread that has waited for the phase learns it, as at a barrier of the
-//! block. A bulk copy reads when it is issued and writes when a thread waits for its barrier, the latest moment that
-//! PTX allows; until then its bytes count as not written. A warp's arrival publishes all of its lanes, so a lane that
-//! arrives for others which it has not waited for is not found.
+//! A barrier counts arrivals and bytes, and a phase ends when neither is pending. An arriving thread publishes its
+//! vector clock, and a thread that has waited for the phase receives it, as at a barrier of the block. A bulk copy
+//! reads when it is issued and writes when a thread waits for its barrier, the latest moment that PTX allows; until
+//! then its bytes count as unwritten. A warp's arrival publishes all of its lanes, so a lane that arrives for others
+//! without waiting for them is not detected.
 
 use super::access::{Use, addresses};
 use super::phases::{Copy, MAX_COUNT, Object, operand};
@@ -14,10 +14,10 @@ use crate::program::access::SHARED_BASE;
 use crate::program::lanes::{LANES, Reg, lanes_of};
 use crate::program::mbarrier::{CopyBulk, Mbarrier, MbarrierKind};
 
-/// The bytes of a barrier.
+/// Size of a barrier.
 const BYTES: usize = 8;
 impl Context<'_> {
-    /// Runs an instruction on a barrier for the active lanes; those that continue are returned, the others wait.
+    /// Runs an instruction on a barrier for the active lanes. Returns those that continue; the others wait.
     pub(super) fn mbarrier(
         &mut self,
         warp: &mut Warp,
@@ -27,7 +27,7 @@ impl Context<'_> {
     ) -> Checked<u32> {
         let at = self.shared_addresses(warp, mbarrier.address, mbarrier.space);
         let makes = matches!(mbarrier.kind, MbarrierKind::Init(_) | MbarrierKind::Invalidate);
-        // Counting is no write: everything is ordered after the making.
+        // Counting is not a write: everything is ordered after the initialization.
         let how = Use { bytes: BYTES, writes: makes, reads: !makes, atomic: !makes };
         let mut done = active;
         for lane in lanes_of(active) {
@@ -113,7 +113,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Lets lanes that wait for phases look again, where one may have ended. Tells whether there is one.
+    /// Wakes lanes that wait for a phase that may have ended. Returns whether there may be any.
     pub(super) fn release_phases(&mut self, warps: &mut [Warp]) -> bool {
         let any = std::mem::take(&mut self.phases.is_ready);
         if any {
@@ -124,7 +124,7 @@ impl Context<'_> {
         any
     }
 
-    /// What the barrier that a lane waits at misses.
+    /// Describes what the barrier that a lane waits at is missing.
     pub(super) fn missing(&self, warp: &Warp, mbarrier: &Mbarrier, lane: usize) -> String {
         let at = self.shared_addresses(warp, mbarrier.address, mbarrier.space)[lane];
         let offset = at.wrapping_sub(SHARED_BASE) as usize;
@@ -137,7 +137,7 @@ impl Context<'_> {
         })
     }
 
-    /// Issues `cp.async.bulk`: reads now, writes when somebody waits for its barrier.
+    /// Issues `cp.async.bulk`, which reads now and writes when a thread waits for its barrier.
     pub(super) fn copy_bulk(&mut self, warp: &mut Warp, copy: &CopyBulk, active: u32) -> Checked {
         let [to, from, barrier] =
             [copy.to, copy.from, copy.barrier].map(|a| addresses(&warp.registers, a));
@@ -159,7 +159,7 @@ impl Context<'_> {
             let offsets: [usize; LANES] = self.shared_offsets(&to, mask, write)?;
             self.check_shared(warp, None, &offsets, mask, write)?;
             let range = offsets[lane]..offsets[lane] + bytes;
-            // What is under way cannot be read, and is no ordinary store.
+            // Bytes of copies in flight cannot be read, and are no ordinary stores.
             self.shared.written[range.clone()].fill(false);
             if let Some(unfenced) = self.shared.unfenced.get_mut(range) {
                 unfenced.fill(0);
@@ -177,7 +177,7 @@ impl Context<'_> {
             let mut knows = Vec::new();
             self.clocks.arrive(warp.idx, &mut knows);
             let by = (warp.idx, lane, self.at);
-            // Waiting for it allows it to write.
+            // Waiting for the barrier lets the copy write.
             self.phases.is_ready = true;
             self.phases.copies.push(Copy { by, to: offsets[lane], data, barrier, knows });
         }

@@ -1,23 +1,22 @@
-//! Memory of the device: allocations, spaces and what is checked of an access.
+//! Device memory: allocations, and the state that checks of accesses need.
 //!
-//! Addresses of global memory are never given out twice, and lie apart, so that an address tells
-//! which allocation it was meant for, also after that was freed. What loads and stores do with it
-//! is in `access`.
+//! Addresses are never reused, and allocations are separated by gaps, so that an address identifies the intended
+//! allocation even after it was freed. Loads and stores are in `access`.
 
 use super::races::{Actor, Cell, stamped};
 use crate::fault::{FaultKind, LaneFault};
 use crate::program::lanes::{LANES, lanes_of};
 
-/// The first address of global memory; above 32 bits, so that a cut address is found.
+/// The first address of global memory. It exceeds 32 bits, so that truncated addresses are detected.
 const GLOBAL_BASE: u64 = 0x7_0000_0000;
-/// What lies between two allocations.
+/// Bytes between two allocations.
 const GAP: u64 = 4096;
-/// Allocations begin at multiples of this, as a card's do.
+/// Alignment of allocations, as on a GPU.
 const ALIGN: u64 = 256;
-/// Granules of a page of what is remembered for race checks.
+/// Granules per page of race-check state.
 const PAGE: usize = 1024;
 
-/// A piece of global memory.
+/// An allocation of global memory.
 #[derive(Debug)]
 struct Allocation {
     start: u64,
@@ -27,7 +26,7 @@ struct Allocation {
     pages: Vec<Option<Page>>,
 }
 
-/// What is remembered of [`PAGE`] granules, for one launch.
+/// Race-check state of [`PAGE`] granules during one launch.
 #[derive(Debug)]
 struct Page {
     launch: u64,
@@ -37,9 +36,9 @@ struct Page {
 /// Global memory.
 #[derive(Debug)]
 pub(crate) struct Memory {
-    /// In order of their addresses.
+    /// Allocations in ascending order of addresses.
     live: Vec<Allocation>,
-    /// Start and size of what was freed, in order.
+    /// Address and size of freed allocations, ascending.
     freed: Vec<(u64, u64)>,
     next: u64,
 }
@@ -51,7 +50,7 @@ impl Default for Memory {
 }
 
 impl Memory {
-    /// New memory, filled with bytes that are no good number: nothing is promised of its content.
+    /// Allocates memory, filled with a pattern because its content is undefined.
     pub(crate) fn allocate(&mut self, bytes: usize) -> u64 {
         let start = self.next;
         self.next = (start + bytes as u64 + GAP).next_multiple_of(ALIGN);
@@ -64,7 +63,7 @@ impl Memory {
         start
     }
 
-    /// Frees what begins at `start`.
+    /// Frees the allocation at `start`.
     pub(crate) fn free(&mut self, start: u64) -> Result<(), String> {
         let at = self.live.binary_search_by_key(&start, |a| a.start);
         let at = at.map_err(|_| format!("{start:#x} is not the start of an allocation"))?;
@@ -74,37 +73,37 @@ impl Memory {
         Ok(())
     }
 
-    /// The bytes allocated.
+    /// Number of allocated bytes.
     pub(crate) fn used(&self) -> usize {
         self.live.iter().map(|a| a.bytes.len()).sum()
     }
 
-    /// The allocation with `address`.
+    /// Index of the allocation that contains `address`.
     #[inline]
     pub(super) fn index(&self, address: u64) -> Option<usize> {
         let at = self.live.partition_point(|a| a.start <= address).checked_sub(1)?;
         (address - self.live[at].start < self.live[at].bytes.len() as u64).then_some(at)
     }
 
-    /// The start and the bytes of an allocation.
+    /// Address and bytes of an allocation.
     #[inline]
     pub(super) fn piece(&mut self, at: usize) -> (u64, &mut [u8]) {
         let allocation = &mut self.live[at];
         (allocation.start, &mut allocation.bytes)
     }
 
-    /// Notes that a kernel writes to an allocation.
+    /// Records that a kernel writes to an allocation.
     #[inline]
     pub(super) fn note_write(&mut self, at: usize) {
         self.live[at].is_written = true;
     }
 
-    /// Whether kernels write to an allocation.
+    /// Whether kernels have written to an allocation.
     pub(super) fn is_written(&self, at: usize) -> bool {
         self.live[at].is_written
     }
 
-    /// Start and size of an allocation, if there is one of that number.
+    /// Address and size of an allocation, if the index exists.
     #[inline]
     pub(super) fn extent(&self, at: usize) -> Option<(u64, usize)> {
         self.live.get(at).map(|a| (a.start, a.bytes.len()))
@@ -126,8 +125,8 @@ impl Memory {
         })
     }
 
-    /// Notes the accesses of the lanes of `mask` for race checks; the first lane that races, and the
-    /// thread that it races with.
+    /// Records the accesses of the lanes of `mask` for race checks. Returns the first lane that races and the thread
+    /// that it races with.
     pub(super) fn touch(
         &mut self,
         at: usize,
@@ -163,7 +162,7 @@ impl Memory {
         None
     }
 
-    /// Why an access to `address` is outside every allocation.
+    /// Describes an access to `address`, which is outside every allocation.
     pub(super) fn fault(&self, lane: usize, what: &str, address: u64, bytes: usize) -> LaneFault {
         let is_freed = self.freed_at(address).is_some();
         let kind = if is_freed { FaultKind::Freed } else { FaultKind::OutOfBounds };
@@ -206,13 +205,14 @@ pub(crate) struct Shared {
     /// Which bytes were written.
     pub(super) written: Vec<bool>,
     pub(super) cells: Vec<Cell>,
-    /// Of each byte the warp after whose ordinary store no fence in front of products has come yet, from 1; nothing where
-    /// there are no products that read shared memory.
+    /// For each byte, the warp (from 1) whose ordinary store has not been followed by a proxy fence yet; empty if no
+    /// products read shared memory.
     pub(super) unfenced: Vec<u8>,
 }
 
 impl Shared {
-    /// For a new block; `granule` of race checks, none where there are none; whether products read it.
+    /// Prepares shared memory for a block: `granule` is that of race checks, if any, and `has_groups` says whether
+    /// products read it.
     pub(crate) fn start(&mut self, bytes: usize, granule: Option<usize>, has_groups: bool) {
         self.bytes.clear();
         self.bytes.resize(bytes, 0xcd);
@@ -224,7 +224,7 @@ impl Shared {
         self.unfenced.resize(if has_groups { bytes } else { 0 }, 0);
     }
 
-    /// Is all of the range written that the lanes of `mask` are in? Of a long range the answer is no.
+    /// Whether the whole range of the lanes of `mask` has been written. Long ranges return false.
     pub(super) fn is_written(&self, offsets: &[usize; LANES], mask: u32, bytes: usize) -> bool {
         let first = offsets[mask.trailing_zeros() as usize & 31];
         let (mut least, mut most) = (first, first);
@@ -237,8 +237,8 @@ impl Shared {
         range.len() <= 4096 && self.written[range].iter().fold(true, |all, w| all & w)
     }
 
-    /// Notes the accesses of the lanes of `mask` for race checks; the first lane that races, and the
-    /// thread that it races with.
+    /// Records the accesses of the lanes of `mask` for race checks. Returns the first lane that races and the thread
+    /// that it races with.
     pub(super) fn touch(
         &mut self,
         offsets: &[usize; LANES],

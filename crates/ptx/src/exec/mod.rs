@@ -1,4 +1,4 @@
-//! Running decoded kernels: registers and lanes, memory and its checks, warps, blocks and grids.
+//! Execution of decoded kernels: grids, blocks and warps, memory and its checks.
 
 mod access;
 mod barriers;

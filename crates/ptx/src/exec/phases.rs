@@ -1,40 +1,40 @@
-//! The state of the barriers in a block's shared memory: arrivals, bytes and phases, and the bulk copies under way.
+//! State of the barriers in a block's shared memory: arrivals, bytes and phases, and the bulk copies in flight.
 
 use std::collections::BTreeMap;
 
 use crate::fault::{Checked, FaultKind, LaneFault};
 
-/// Arrivals of a phase, and bytes that may be expected.
+/// The maximum number of arrivals of a phase, and of expected bytes.
 pub(super) const MAX_COUNT: u64 = (1 << 20) - 1;
 
-/// The barriers of a block that lie in its shared memory, by their offset, and the copies under way.
+/// The barriers in a block's shared memory by offset, and the copies in flight.
 #[derive(Debug, Default)]
 pub(super) struct Phases {
     pub(super) objects: BTreeMap<usize, Object>,
     pub(super) copies: Vec<Copy>,
-    /// A phase has ended, or may: threads that wait look again.
+    /// Whether a phase may have ended, so that waiting threads must check again.
     pub(super) is_ready: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct Object {
     pub(super) count: u32,
-    /// Arrivals and bytes that the phase misses.
+    /// Pending arrivals and bytes of the phase.
     pub(super) pending: u32,
     pub(super) bytes: i64,
-    /// Phases that have ended.
+    /// Number of completed phases.
     pub(super) phase: u64,
-    /// The warp that made it, until it has made it visible to copies.
+    /// The warp that initialized it, until a fence makes it visible to copies.
     pub(super) hidden_by: Option<usize>,
-    /// What the threads that arrived at this phase know of the others' clocks, and those of all phases before.
+    /// The merged vector clocks of the threads that arrived in this phase, and in all previous ones.
     pub(super) knows: Vec<u32>,
     pub(super) knew: Vec<u32>,
 }
 
-/// A bulk copy under way.
+/// A bulk copy in flight.
 #[derive(Debug)]
 pub(super) struct Copy {
-    /// The warp, the lane and the instruction that issued it.
+    /// The warp, lane and instruction that issued it.
     pub(super) by: (usize, usize, usize),
     pub(super) to: usize,
     pub(super) data: Vec<u8>,
@@ -48,7 +48,7 @@ fn add(knows: &mut Vec<u32>, more: &[u32]) {
 }
 
 impl Object {
-    /// Begins the next phase if nothing is missing of this one.
+    /// Begins the next phase if nothing is pending.
     pub(super) fn advance(&mut self) -> bool {
         let ends = self.pending == 0 && self.bytes == 0;
         if ends {
@@ -77,7 +77,7 @@ impl Phases {
         *self = Self::default();
     }
 
-    /// A warp makes the barriers that it has made visible to copies.
+    /// Makes the barriers that a warp initialized visible to copies.
     pub(super) fn publish(&mut self, warp: usize) {
         let hidden = self.objects.values_mut().filter(|o| o.hidden_by == Some(warp));
         hidden.for_each(|object| object.hidden_by = None);
@@ -89,7 +89,7 @@ impl Phases {
         self.objects.get_mut(&offset).ok_or_else(missing)
     }
 
-    /// Lets the copies of a barrier write.
+    /// Completes the copies of a barrier.
     pub(super) fn complete(&mut self, offset: usize, bytes: &mut [u8], written: &mut [bool]) {
         let Some(object) = self.objects.get_mut(&offset) else { return };
         self.copies.retain(|copy| {
@@ -106,7 +106,7 @@ impl Phases {
         self.is_ready |= object.advance();
     }
 
-    /// That nothing is under way when the block ends.
+    /// Checks that no copy is in flight when the block ends.
     pub(super) fn finish(&self) -> Result<(), (usize, usize, LaneFault)> {
         let Some(Copy { by: (warp, lane, at), .. }) = self.copies.first() else { return Ok(()) };
         let message = "the block ends before anybody has waited for this copy";

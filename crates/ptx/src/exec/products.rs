@@ -1,8 +1,8 @@
-//! The products of groups of warps that a warp has issued and not waited for.
+//! The warp-group products that a warp has issued and not waited for.
 
 use crate::program::lanes::LANES;
 
-/// A product that was not waited for.
+/// A product in flight.
 #[derive(Debug, Clone)]
 pub(super) struct Queued {
     pub(super) at: usize,
@@ -13,12 +13,12 @@ pub(super) struct Queued {
     pub(super) group: u32,
 }
 
-/// What a warp has begun.
+/// The products that a warp has issued.
 #[derive(Debug, Default)]
 pub(super) struct Products {
     pub(super) queue: Vec<Queued>,
     pub(super) groups: u32,
-    /// A number that follows from all that was issued, in order.
+    /// A hash of all issued instructions in order.
     pub(super) trace: u64,
 }
 

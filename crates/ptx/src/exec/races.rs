@@ -1,13 +1,12 @@
-//! Which accesses of different threads nothing orders.
+//! Race detection.
 //!
-//! Every granule of memory remembers its last write and two readers, each as a stamp: block, thread
-//! and the clock of the thread's warp. A barrier tells each of its warps how far the clocks of the
-//! others are, so that an access is ordered after another one if its warp knows of that one's
-//! clock (the vector clocks of FastTrack, Flanagan and Freund, 2009, with warps for threads). Threads of
-//! one warp are ordered by barriers too, not by running side by side. Threads of two blocks are
-//! ordered by nothing, unless both blocks have run a fence for the whole device.
+//! Every granule of memory has stamps of its last write and of two reads: block, thread, and the clock of the thread's
+//! warp. A barrier merges the clocks of its warps, so that an access is ordered after another one if its warp's vector
+//! clock includes it (as in FastTrack, Flanagan and Freund, 2009, with warps for threads). Threads of one warp are
+//! ordered by barriers too, not by running in lockstep. Threads of two blocks are not ordered unless both blocks have
+//! run a fence for the whole device.
 
-/// What a granule remembers: its last write, and two reads since.
+/// The stamps of a granule: its last write, and two reads since.
 pub(super) type Cell = [u64; 3];
 
 const CLOCK_BITS: u32 = 21;
@@ -15,7 +14,7 @@ const ATOMIC: u64 = 1 << CLOCK_BITS;
 const THREAD_AT: u32 = CLOCK_BITS + 1;
 const BLOCK_AT: u32 = 32;
 
-/// How far each warp of a block is, and how far it knows the others to be.
+/// The vector clocks of a block's warps.
 #[derive(Debug, Default)]
 pub(crate) struct Clocks {
     block: u64,
@@ -23,18 +22,18 @@ pub(crate) struct Clocks {
     own: Vec<u32>,
     /// [n_warps, n_warps]
     seen: Vec<u32>,
-    /// A clock ran out of bits: nothing is reported from then on.
+    /// Whether a clock has overflowed. Nothing is reported from then on.
     exhausted: bool,
 }
 
-/// A warp and what its threads do.
+/// A warp, and the kind of its access.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Actor<'a> {
     pub(super) clocks: &'a Clocks,
     pub(super) warp: usize,
     pub(super) writes: bool,
     pub(super) atomic: bool,
-    /// The blocks that have run a fence for the device, in order of their numbers.
+    /// For each block, whether it has run a fence for the whole device.
     pub(super) fenced: &'a [bool],
 }
 
@@ -49,7 +48,7 @@ impl Clocks {
         self.seen.resize(n_warps * n_warps, 0);
     }
 
-    /// The lanes of a warp have waited for one another.
+    /// Orders the accesses of a warp's lanes.
     pub(super) fn warp_barrier(&mut self, warp: usize) {
         self.seen[warp * self.n_warps + warp] = self.own[warp];
         self.tick(warp);
@@ -60,7 +59,7 @@ impl Clocks {
         self.exhausted |= self.own[warp] >= 1 << CLOCK_BITS;
     }
 
-    /// A warp arrives at a barrier: what it knows is added to what the barrier `knows`.
+    /// A warp arrives at a barrier: its clocks are merged into `knows`.
     pub(super) fn arrive(&mut self, warp: usize, knows: &mut Vec<u32>) {
         knows.resize(self.n_warps, 0);
         let row = warp * self.n_warps;
@@ -71,7 +70,7 @@ impl Clocks {
         self.tick(warp);
     }
 
-    /// A warp leaves a barrier.
+    /// A warp leaves a barrier and receives its merged clocks.
     pub(super) fn leave(&mut self, warp: usize, knows: &[u32]) {
         let row = warp * self.n_warps;
         for (seen, knows) in self.seen[row..row + self.n_warps].iter_mut().zip(knows) {
@@ -104,7 +103,7 @@ impl Actor<'_> {
         clock <= self.clocks.seen[self.warp * self.clocks.n_warps + warp] || self.clocks.exhausted
     }
 
-    /// Notes an access to `cells` by the thread whose stamp is `now`; the stamp of one that it races
+    /// Records an access to `cells` by the thread with the stamp `now`. Returns the stamp of an access that it races
     /// with.
     #[inline]
     pub(super) fn touch(&self, cells: &mut [Cell], now: u64) -> Option<u64> {
@@ -139,7 +138,7 @@ pub(super) fn stamped(stamp: u64) -> (usize, usize) {
 mod tests {
     use super::*;
 
-    /// Runs accesses and barriers of a block with three warps; the thread that the last one races with.
+    /// Runs accesses and barriers of a block with three warps. Returns the thread that the last access races with.
     fn run(steps: &[&str]) -> Option<usize> {
         let mut clocks = Clocks::default();
         clocks.start(0, 3);
@@ -178,7 +177,7 @@ mod tests {
             (&["write 0", "warp 1", "read 40"], Some(0)),
             (&["write 0", "barrier 0 1 2", "read 40", "read 70"], None),
             (&["write 0", "barrier 0 1", "read 40", "read 70"], Some(0)),
-            // Through a third warp: 0 before 1, 1 before 2.
+            // Ordered through a third warp: 0 before 1, 1 before 2.
             (&["write 0", "barrier 0 1", "barrier 1 2", "read 70"], None),
             (&["read 5", "barrier 0 1 2", "write 40"], None),
             (&["barrier 0 1 2", "read 5", "write 40"], Some(5)),

@@ -1,4 +1,4 @@
-//! The state of a launch: its sizes, the warps of a block, and what these share.
+//! State of a launch: its dimensions, the warps of a block, and the state that these share.
 
 use super::barriers::Barriers;
 use super::counts::Counter;
@@ -11,7 +11,7 @@ use crate::fault::{FaultKind, LaneFault};
 use crate::program::lanes::{LANES, Registers};
 use crate::program::{Order, Program, Special};
 
-/// The sizes of a launch.
+/// Dimensions of a launch.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) grid: [u32; 3],
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The threads of a block.
+    /// Threads per block.
     pub(crate) fn threads(&self) -> usize {
         self.block.iter().map(|&n| n as usize).product()
     }
@@ -31,24 +31,24 @@ impl Shape {
         self.grid.iter().map(|&n| n as usize).product()
     }
 
-    /// The x, y and z of a number.
+    /// Splits a linear index into x, y and z.
     pub(super) fn split(number: usize, size: [u32; 3]) -> [u32; 3] {
         let [x, y, _] = size.map(|n| n as usize);
         [number % x, number / x % y, number / x / y].map(|n| n as u32)
     }
 }
 
-/// Threads of a warp that are at one place.
+/// Threads of a warp that are at the same instruction.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Split {
     pub(super) at: usize,
     pub(super) mask: u32,
     pub(super) wait: Wait,
-    /// When it last ran, in turns of its warp.
+    /// The turn of the warp in which it last ran.
     pub(super) turn: u64,
 }
 
-/// What a split waits for.
+/// The event that a split waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wait {
     Nothing,
@@ -60,41 +60,41 @@ pub(super) enum Wait {
     Phase,
 }
 
-/// A `cp.async` of a warp under way.
+/// A `cp.async` of a warp in flight.
 #[derive(Debug, Clone)]
 pub(super) struct Pending {
     /// The lanes that have not waited for it.
     pub(super) mask: u32,
-    /// Of each lane the group, the place in shared memory and what comes there.
+    /// For each lane the group, the offset in shared memory and the data.
     pub(super) groups: [u32; LANES],
     pub(super) offsets: [usize; LANES],
     pub(super) bytes: usize,
     pub(super) data: [[u8; 16]; LANES],
 }
 
-/// Thirty-two threads.
+/// A warp of 32 threads.
 #[derive(Debug, Default)]
 pub(crate) struct Warp {
     pub(super) idx: usize,
     pub(super) registers: Registers,
     pub(super) splits: Vec<Split>,
-    /// The lanes that are threads and have not exited.
+    /// Lanes that hold a thread that has not exited.
     pub(super) alive: u32,
-    /// Those of them that have not waited for the launch in front, where they have to.
+    /// Lanes that still have to wait for the launch before.
     pub(super) early: u32,
-    /// The memory of the threads, one after the other.
+    /// Local memory of the threads, one after another.
     pub(super) local: Vec<u8>,
-    /// The copies that not all of their lanes have waited for, and each lane's current group.
+    /// Copies in flight, and each lane's current group.
     pub(super) copies: Vec<Pending>,
     pub(super) groups: [u32; LANES],
-    /// The products of groups of warps that it has begun.
+    /// Warp-group products in flight.
     pub(super) products: Products,
     pub(super) turns: u64,
-    /// A split ran for a whole slice: the one that waited longest is next.
+    /// Whether a split has used up its slice, so that the least recently run split is next.
     pub(super) yields: bool,
 }
 
-/// What warps of a block share.
+/// The state that the warps of a block share.
 pub(crate) struct Context<'a> {
     pub(super) program: &'a Program,
     pub(super) checks: &'a Checks,
@@ -104,25 +104,25 @@ pub(crate) struct Context<'a> {
     pub(super) clocks: Clocks,
     pub(super) barriers: Barriers,
     pub(super) phases: Phases,
-    /// Of each instruction, the allocation that it last used.
+    /// For each instruction, the allocation that it used last.
     pub(super) hints: Vec<u32>,
-    /// Of each block of the grid, whether it has run a fence for the device.
+    /// For each block of the grid, whether it has run a fence for the device.
     pub(super) fenced: &'a mut [bool],
-    /// The number of the launch.
+    /// Number of the launch.
     pub(super) launch: u64,
-    /// Whether the launch may start before the one in front of it has ended.
+    /// Whether the launch may start before the launch before it has ended.
     pub(super) is_dependent: bool,
     pub(super) shape: Shape,
     pub(super) block: usize,
-    /// The instruction that runs.
+    /// Index of the current instruction.
     pub(super) at: usize,
-    /// Instructions of warps, and of threads.
+    /// Executed warp instructions and thread instructions.
     pub(super) executed: [u64; 2],
     pub(super) counter: Option<&'a mut Counter>,
 }
 
 impl Warp {
-    /// Registers for a program.
+    /// Creates a warp with registers for a program.
     pub(crate) fn new(idx: usize, program: &Program, variables: &[u64], shape: &Shape) -> Self {
         let mut registers = Registers {
             w32: vec![[0; LANES]; program.n_w32],
@@ -135,7 +135,7 @@ impl Warp {
             (0..LANES).for_each(|lane| registers.set_lane(reg, lane, value));
         }
         let mut warp = Self { idx, registers, ..Self::default() };
-        // What does not depend on the block.
+        // Special registers that do not depend on the block.
         for &(reg, special) in &program.specials {
             let values: [u32; LANES] =
                 std::array::from_fn(|lane| warp.special(special, shape, 0, lane));
@@ -144,7 +144,7 @@ impl Warp {
         warp
     }
 
-    /// For a new block.
+    /// Prepares the warp for a new block.
     pub(super) fn start(
         &mut self,
         program: &Program,
@@ -193,21 +193,21 @@ impl Warp {
         }
     }
 
-    /// Puts lanes down at a place.
+    /// Adds a split at an instruction.
     pub(super) fn put(&mut self, at: usize, mask: u32, wait: Wait) {
         if mask != 0 {
             self.splits.push(Split { at, mask, wait, turn: self.turns });
         }
     }
 
-    /// Lanes that waited for others look again.
+    /// Wakes lanes that wait for others of their warp.
     pub(super) fn wake(&mut self) {
         for split in self.splits.iter_mut().filter(|s| s.wait == Wait::Lanes) {
             split.wait = Wait::Nothing;
         }
     }
 
-    /// Takes the split that runs next.
+    /// Takes the split to run next.
     pub(super) fn take(&mut self) -> Option<Split> {
         let runnable = self.splits.iter().enumerate().filter(|(_, s)| s.wait == Wait::Nothing);
         let at = if self.yields {
@@ -219,7 +219,7 @@ impl Warp {
         Some(self.splits.swap_remove(at))
     }
 
-    /// Joins the lanes that are at `at` too.
+    /// Takes the lanes that are at instruction `at` out of their splits.
     pub(super) fn join(&mut self, at: usize) -> u32 {
         let mut mask = 0;
         self.splits.retain(|s| {
@@ -231,7 +231,7 @@ impl Warp {
     }
 }
 
-/// That no lane of `early` does `what` while the launch in front may still run.
+/// Checks that no lane of `early` does `what` before it has waited for the launch before.
 pub(super) fn check_waited(early: u32, what: &str) -> Result<(), LaneFault> {
     if early == 0 {
         return Ok(());

@@ -1,10 +1,10 @@
-//! Bytes of memory to and from registers, when all checks are done.
+//! Moves data between memory and registers after all checks.
 
 use crate::program::access::Access;
 use crate::program::lanes::{File, LANES, Reg, Registers, blend, lanes_of};
 use crate::program::wide::wide;
 
-/// `width` bytes as a number.
+/// Reads `width` bytes as a number.
 #[inline]
 pub(super) fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
     let bytes = &bytes[at..at + width];
@@ -26,17 +26,17 @@ fn word(bytes: &[u8]) -> u32 {
     u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
 }
 
-/// How the lanes' places lie to one another.
+/// The layout of the lanes' offsets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Lane by lane, one after the other.
+    /// Consecutive.
     Block,
-    /// All at one place.
+    /// All equal.
     Same,
     Scattered,
 }
 
-/// The pattern of the places of a warp's lanes, each of `bytes`.
+/// The pattern of the lanes' offsets with elements of `bytes`.
 #[inline(always)]
 fn pattern_of(offsets: &[usize; LANES], bytes: usize) -> Pattern {
     let (mut not_same, mut not_block) = (0, 0);
@@ -53,7 +53,7 @@ fn pattern_of(offsets: &[usize; LANES], bytes: usize) -> Pattern {
 
 wide!(pattern_of in fn pattern(offsets: &[usize; LANES], bytes: usize) -> Pattern);
 
-/// The places of all lanes, of which those that are not of `mask` are where its first one is.
+/// Moves the offsets of lanes outside `mask` to that of its first lane.
 #[inline(always)]
 fn settle_all(offsets: &mut [usize; LANES], mask: u32) {
     let first = offsets[mask.trailing_zeros() as usize & 31];
@@ -64,7 +64,7 @@ fn settle_all(offsets: &mut [usize; LANES], mask: u32) {
 
 wide!(settle_all in fn settle(offsets: &mut [usize; LANES], mask: u32));
 
-/// `N` words of each lane, lane by lane, from a block of them.
+/// Splits a block of `N` words per lane into words.
 #[inline(always)]
 fn unzip_all<const N: usize>(block: &[u8]) -> [[u32; LANES]; N] {
     let mut out = [[0; LANES]; N];
@@ -185,7 +185,7 @@ fn load_words<const N: usize>(
     }
 }
 
-/// Elements of any size, extended to their registers.
+/// Loads elements of any size and extends them to their registers.
 fn load_any(
     registers: &mut Registers,
     reg: Reg,

@@ -1,15 +1,15 @@
-//! Products of groups of four warps (`wgmma`).
+//! Execution of warp-group products (`wgmma`).
 //!
-//! A product is queued where it is issued, with its fragments of A, and computed when the warp waits for its group, the latest
-//! moment that PTX allows: shared memory that is written too early, and sums that are read too early, show in the result and
-//! in what is known of races. Each warp computes its own 16 rows of the 64. That all four issued the same products is checked
-//! when the block ends. Products and sums are those of `matrix`.
+//! A product is queued when it is issued, with its fragments of A, and computed when the warp waits for its group, the
+//! latest moment that PTX allows. Shared memory that is overwritten too early and sums that are read too early thus
+//! show in results and race checks. Each warp computes its own 16 of the 64 rows. When the block ends, all four warps
+//! of a group must have issued the same products. Products and sums are computed as in `matrix`.
 //!
-//! A matrix in shared memory is that of a descriptor, by rows of 16 columns of 16 bits, two pieces of 16 bytes each: of A the
-//! rows are those of the product, of B its columns. Without swizzling, eight pieces of eight rows are neighbours (128 bytes),
-//! the next eight rows are the stride further, and the second piece of a row is the leading offset further. With it, rows of
-//! 32, 64 or 128 bytes are neighbours, the next eight rows are the stride further, and the bits of an address that
-//! number a piece in its row are combined with those that number the row.
+//! A matrix in shared memory is given by a descriptor. Its rows (rows of A, columns of B) have 16 elements of 16 bits,
+//! in two pieces of 16 bytes. Without swizzling, the pieces of eight rows are contiguous (128 bytes), groups of eight
+//! rows are a stride apart, and the second piece of a row is a leading offset away. With swizzling, rows of 32, 64 or
+//! 128 bytes are contiguous, groups of eight rows are a stride apart, and the address bits of a piece within its row
+//! are XORed with those of the row.
 
 use super::matrix::a_place;
 use super::products::Queued;
@@ -23,12 +23,12 @@ use crate::program::wgmma::{GroupProduct, Source, Wgmma};
 
 /// Columns of A.
 const K: usize = 16;
-/// Rows of A of a warp.
+/// Rows of A per warp.
 const M: usize = 16;
 /// The maximum number of columns of B.
 const MAX_N: usize = 256;
 
-/// Where a matrix lies in shared memory.
+/// Location of a matrix in shared memory.
 #[derive(Debug, Clone, Copy)]
 struct Layout {
     start: usize,
@@ -38,7 +38,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// What a descriptor says.
+    /// Decodes a descriptor.
     fn of(descriptor: u64) -> Result<Self, String> {
         let field = |first: u32| ((descriptor >> first & 0x3fff) << 4) as usize;
         let row_bytes = [16, 128, 64, 32][(descriptor >> 62) as usize];
@@ -56,7 +56,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// The address of a piece of a row.
+    /// Address of a piece of a row.
     fn piece(&self, row: usize, piece: usize) -> usize {
         let Self { start, leading, stride, row_bytes } = *self;
         let step = if row_bytes == 16 { leading } else { 16 };
@@ -78,7 +78,7 @@ impl Context<'_> {
         }
         warp.products.note(at as u64);
         match wgmma {
-            // What it orders was checked when the kernel was decoded.
+            // Its effect on ordering was checked when the kernel was decoded.
             Wgmma::Fence => Ok(()),
             Wgmma::Product(product) => queue(warp, product, at),
             Wgmma::Commit => {
@@ -95,7 +95,7 @@ impl Context<'_> {
         }
     }
 
-    /// That products were waited for when a warp's threads exit.
+    /// Checks that all products were waited for before a warp's threads exit.
     pub(super) fn check_products(&self, warp: &Warp) -> Checked {
         if warp.products.queue.is_empty() {
             return Ok(());
@@ -104,7 +104,7 @@ impl Context<'_> {
         Err(LaneFault::new(FaultKind::Uninitialised, 0, message))
     }
 
-    /// That the warps of a group have done the same.
+    /// Checks that the warps of each group have issued the same products.
     pub(super) fn check_groups(&self, warps: &[Warp]) -> Result<(), (usize, LaneFault)> {
         for group in warps.chunks(4) {
             let differs = |warp: &&Warp| warp.products.trace != group[0].products.trace;
@@ -170,7 +170,7 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Rows from `first` on of the matrix of a descriptor, as [K, n_rows].
+    /// Reads rows of a matrix from `first` on, as [K, n_rows].
     fn matrix_in_shared(
         &mut self,
         warp: &Warp,
@@ -182,7 +182,7 @@ impl Context<'_> {
         let layout = Layout::of(descriptor)
             .map_err(|message| LaneFault::new(FaultKind::Operand, 0, message))?;
         let mut out = vec![0.0; K * n_rows];
-        // A piece of 16 bytes for each lane.
+        // One 16-byte piece per lane.
         for start in (0..2 * n_rows).step_by(LANES) {
             let n = (2 * n_rows - start).min(LANES);
             let place = |i: usize| ((start + i) / 2, (start + i) % 2);

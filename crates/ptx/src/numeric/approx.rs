@@ -1,14 +1,14 @@
-//! Approximate instructions: the nearest F32 to the exact result, with the limits that PTX documents.
+//! Approximate instructions: the F32 number nearest to the exact result, with the special cases that PTX documents.
 //!
-//! A card's own results lie within the documented error of these; which of the numbers within it a
-//! card gives is not documented, so no test may depend on their last bits.
+//! Results of a GPU are within the documented error of these, but which number within it is not documented, so tests
+//! must not depend on the last bits.
 
 /// `ex2.approx`: two to the power of `x`.
 pub(crate) fn ex2(x: f32) -> f32 {
     f64::from(x).exp2() as f32
 }
 
-/// `lg2.approx`: the binary logarithm; of a negative number NaN.
+/// `lg2.approx`: the binary logarithm; NaN for negative numbers.
 pub(crate) fn lg2(x: f32) -> f32 {
     f64::from(x).log2() as f32
 }
@@ -46,7 +46,7 @@ pub(crate) fn tanh(x: f32) -> f32 {
     f64::from(x).tanh() as f32
 }
 
-/// `div.approx`: a divisor above 2^126 makes the quotient 0, or NaN of infinity.
+/// `div.approx`: a divisor above 2^126 gives 0, or NaN for an infinite dividend.
 pub(crate) fn div(a: f32, b: f32) -> f32 {
     let is_huge = b.abs() > 2f32.powi(126) && b.is_finite();
     match (is_huge, a.is_infinite()) {

@@ -1,4 +1,4 @@
-//! `fma.rn.f32` of all lanes, by the processor's own instruction where it has one.
+//! `fma.rn.f32` of all lanes, by the processor's instruction if it has one.
 
 use super::canonical;
 use super::round::{Rounding, fma_odd};
@@ -6,12 +6,12 @@ use super::round::{Rounding, fma_odd};
 /// `x * y + z` of every lane, rounded once to nearest.
 pub(crate) type FmaLanes<const N: usize> = fn(&[u32; N], &[u32; N], &[u32; N]) -> [u32; N];
 
-/// What this processor runs.
+/// The implementation for this processor.
 pub(crate) fn fma_lanes<const N: usize>() -> FmaLanes<N> {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("fma") && is_x86_feature_detected!("avx2") {
         return |x, y, z| {
-            // SAFETY: both features were detected on the way here.
+            // SAFETY: both features were detected above.
             unsafe { by_instruction(x, y, z) }
         };
     }
@@ -50,7 +50,7 @@ mod tests {
             (seed >> 32) as u32
         };
         for round in 0..2000 {
-            // Every second round has numbers of near exponents, where sums cancel.
+            // In every second round the numbers have similar exponents, so that sums cancel.
             let near =
                 |bits: u32| if round % 2 == 0 { bits } else { bits & 0x81ff_ffff | 0x3e00_0000 };
             let [x, y, z]: [[u32; LANES]; 3] =

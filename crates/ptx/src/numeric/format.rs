@@ -1,13 +1,13 @@
-//! Float formats below 32 bits: their numbers as F64 and back, rounded once.
+//! Float formats below 32 bits: conversion to F64, and back with a single rounding.
 
 use super::round::Rounding;
 
-/// A format of a sign, exponent bits and mantissa bits.
+/// A format with a sign, exponent bits and mantissa bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Format {
     exponent_bits: u32,
     mantissa_bits: u32,
-    /// No infinities: the highest exponent has numbers, and one NaN (E4M3).
+    /// Whether it has no infinities (E4M3): the highest exponent is used for numbers and one NaN.
     finite_only: bool,
 }
 
@@ -18,7 +18,7 @@ pub(crate) const E4M3: Format = Format { exponent_bits: 4, mantissa_bits: 3, fin
 pub(crate) const E5M2: Format = Format { exponent_bits: 5, mantissa_bits: 2, finite_only: false };
 
 impl Format {
-    /// The bits of a number.
+    /// Size in bits.
     pub(crate) fn bits(self) -> u32 {
         1 + self.exponent_bits + self.mantissa_bits
     }
@@ -31,12 +31,12 @@ impl Format {
         1 << (self.exponent_bits + self.mantissa_bits)
     }
 
-    /// The bits of the NaN that instructions give.
+    /// Bits of the NaN that instructions return.
     pub(crate) fn nan(self) -> u32 {
         self.sign() - 1
     }
 
-    /// The bits of infinity, or of the NaN after the largest number where there is none.
+    /// Bits of infinity, or of the NaN above the largest number in formats without infinity.
     fn overflow(self) -> u32 {
         if self.finite_only {
             self.nan()
@@ -45,12 +45,12 @@ impl Format {
         }
     }
 
-    /// The bits of the largest number.
+    /// Bits of the largest number.
     pub(crate) fn max(self) -> u32 {
         self.overflow() - 1
     }
 
-    /// The number that `bits` stand for.
+    /// Converts to F64.
     #[inline]
     pub(crate) fn widen(self, bits: u32) -> f64 {
         if self == F16 {
@@ -72,7 +72,7 @@ impl Format {
         sign * f64::from(hidden | mantissa) * power_of_two(quantum)
     }
 
-    /// The bits of `x`, rounded; `saturate`: what is too large becomes the largest number.
+    /// Rounds `x` to the format. With `saturate`, overflow gives the largest number.
     #[inline]
     pub(crate) fn narrow(self, x: f64, mode: Rounding, saturate: bool) -> u32 {
         if x.is_nan() {
@@ -98,7 +98,7 @@ impl Format {
             Rounding::Down => sign != 0 && rest > 0.0,
             Rounding::Up => sign == 0 && rest > 0.0,
         };
-        // The hidden bit adds one to the exponent's field, as does a mantissa that overflows.
+        // The hidden bit adds one to the exponent field, as does a mantissa overflow.
         let bits = ((exponent - least) as u32) << self.mantissa_bits;
         let bits = bits + (whole + u64::from(is_up)) as u32;
         sign | if bits >= self.overflow() {
@@ -119,8 +119,7 @@ impl Format {
     }
 }
 
-/// An F16 number as F32. Its bits, moved to where F32 has them, are the number times 2^-112, also
-/// where it is subnormal.
+/// Converts F16 to F32. Its bits at their F32 positions represent the number times 2^-112, also for subnormal numbers.
 #[inline]
 pub(crate) fn f16_to_f32(bits: u32) -> f32 {
     let moved = (bits & 0x7fff) << 13;
@@ -130,7 +129,7 @@ pub(crate) fn f16_to_f32(bits: u32) -> f32 {
     f32::from_bits(magnitude | (bits & 0x8000) << 16)
 }
 
-/// The bits of `x` in BF16, rounded to nearest.
+/// Rounds `x` to the nearest BF16.
 #[inline(always)]
 pub(crate) fn f32_to_bf16(x: f32) -> u32 {
     let bits = x.to_bits();
@@ -138,16 +137,16 @@ pub(crate) fn f32_to_bf16(x: f32) -> u32 {
     if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fff } else { rounded }
 }
 
-/// The bits of `x` in F16, rounded to nearest.
+/// Rounds `x` to the nearest F16.
 #[inline(always)]
 pub(crate) fn f32_to_f16(x: f32) -> u32 {
     let bits = x.to_bits();
     let (sign, magnitude) = (bits >> 16 & 0x8000, bits & 0x7fff_ffff);
-    // A subnormal number's quantum is 2^-24: added to 2^-1, whose quantum that is, F32 rounds it.
+    // The quantum of subnormal numbers is 2^-24, which is that of F32 at 2^-1, so adding 2^-1 rounds.
     let small = (f32::from_bits(magnitude) + 0.5).to_bits() - 0.5f32.to_bits();
     let normal =
         magnitude.wrapping_add(0xfff + (magnitude >> 13 & 1)).wrapping_sub(112 << 23) >> 13;
-    // 65520 is the least that rounds to infinity.
+    // 65520 is the smallest number that rounds to infinity.
     let finite = if magnitude < 0x3880_0000 { small } else { normal };
     let rounded = if magnitude >= 0x477f_f000 { 0x7c00 } else { finite };
     if magnitude > 0x7f80_0000 { 0x7fff } else { sign | rounded }
@@ -189,7 +188,7 @@ mod tests {
                 }
             }
         }
-        // Numbers of F32 near every fourth number of 16 bits, ties among them.
+        // F32 numbers near every fourth 16-bit number, including ties.
         for bits in (0..=u16::MAX).step_by(4) {
             for step in [-3i32, -1, 0, 1, 2] {
                 let wide = half::f16::from_bits(bits).to_f32();

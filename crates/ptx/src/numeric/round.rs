@@ -1,11 +1,10 @@
-//! Results rounded in the direction that an instruction names.
+//! Rounding in the direction that an instruction specifies.
 //!
-//! What is not exact in F64 is first rounded to odd there: towards zero, with the last bit set if
-//! anything was lost. Rounding that once more to a type with at least two bits less gives what
-//! rounding the exact result would have given, in every direction (Boldo and Melquiond, "Emulation
-//! of FMA and correctly rounded sums", 2008).
+//! Results that are not exact in F64 are first rounded to odd: towards zero, with the last bit set if anything was
+//! lost. A second rounding to a type with at least two bits less then equals rounding the exact result, in every
+//! direction (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
 
-/// The direction of rounding.
+/// A rounding direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rounding {
     /// `.rn`: to nearest, ties to even.
@@ -32,7 +31,7 @@ impl Rounding {
         })
     }
 
-    /// `.rni` and its like: rounding to an integer.
+    /// `.rni` and similar modifiers: rounding to an integer.
     pub(crate) fn parse_integer(word: &str) -> Option<Self> {
         Some(match word {
             "rni" => Self::Near,
@@ -43,7 +42,7 @@ impl Rounding {
         })
     }
 
-    /// `x` as an integer.
+    /// Rounds `x` to an integer.
     #[inline]
     pub(crate) fn integer(self, x: f64) -> f64 {
         match self {
@@ -55,7 +54,7 @@ impl Rounding {
         }
     }
 
-    /// `x` as F32.
+    /// Rounds `x` to F32.
     #[inline]
     pub(crate) fn f32(self, x: f64) -> f32 {
         let near = x as f32;
@@ -74,11 +73,11 @@ impl Rounding {
     }
 }
 
-/// `x` moved by what was lost: to odd if `rest` is not zero. `x` is the nearest to the exact result.
+/// Rounds to odd: adjusts `x`, the nearest number to the exact result, if the error `rest` is not zero.
 #[inline]
 fn to_odd(x: f64, rest: f64) -> f64 {
     let bits = x.to_bits();
-    // Where the exact result lies nearer to zero than `x`, the number next to `x` is the truncated one.
+    // If the exact result is closer to zero than `x`, the truncated number is the neighbour of `x`.
     let is_beyond = (rest < 0.0) == (x > 0.0);
     let truncated = if is_beyond { bits.wrapping_sub(1) } else { bits };
     let is_inexact = rest != 0.0 && rest.is_finite() && x.is_finite() && x != 0.0;
@@ -107,12 +106,12 @@ pub(crate) fn div_odd(a: f32, b: f32) -> f64 {
     if !quotient.is_finite() || quotient == 0.0 || b.is_infinite() {
         return quotient;
     }
-    // What is left of `a` has the sign of the quotient's error times that of `b`.
+    // The remainder has the sign of the quotient's error times that of `b`.
     let rest = (-quotient).mul_add(b, a);
     to_odd(quotient, if b < 0.0 { -rest } else { rest })
 }
 
-/// The root of an F32 number, rounded to odd in F64.
+/// The square root of an F32 number, rounded to odd in F64.
 pub(crate) fn sqrt_odd(a: f32) -> f64 {
     let a = f64::from(a);
     let root = a.sqrt();
@@ -148,11 +147,11 @@ mod tests {
 
     #[test]
     fn sums_of_far_numbers_keep_their_direction() {
-        // 1 + 2^-80 is 1 in F64; to odd, and then up, it is the number above 1.
+        // 1 + 2^-80 is 1 in F64. Rounded to odd and then up, it is the number above 1.
         let odd = fma_odd(2f32.powi(-40), 2f32.powi(-40), 1.0);
         assert_eq!(Rounding::Up.f32(odd), 1.0 + f32::EPSILON);
         assert_eq!(Rounding::Near.f32(odd), 1.0);
-        // A tie of F32 that something far below breaks: rounded twice it would go to even.
+        // An F32 tie that a much smaller term breaks: rounding twice would give the even number.
         let tie = 1.0 + f32::EPSILON / 2.0 + 0.0;
         let product = fma_odd(1.0 + f32::EPSILON, 1.0 + f32::EPSILON, 0.0);
         assert_eq!(Rounding::Near.f32(product), 1.0 + 2.0 * f32::EPSILON);

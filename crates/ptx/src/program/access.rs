@@ -1,14 +1,14 @@
-//! Loads, stores, atomics and `cp.async`, and the spaces of addresses that they name.
+//! Loads, stores, atomics and `cp.async`, with their address spaces.
 
 use super::lanes::Reg;
 
-/// Where shared memory begins in its own space: a null pointer is outside.
+/// Start of the shared address space. A null pointer is outside.
 pub(crate) const SHARED_BASE: u64 = 0x400;
-/// Where the memory of a thread begins in its own space.
+/// Start of the local address space.
 pub(crate) const LOCAL_BASE: u64 = 0x100;
-/// Generic addresses of shared memory are this much above its own.
+/// Offset of generic addresses of shared memory.
 pub(crate) const SHARED_WINDOW: u64 = 0x5000_0000_0000;
-/// Generic addresses of a thread's memory are this much above its own.
+/// Offset of generic addresses of local memory.
 pub(crate) const LOCAL_WINDOW: u64 = 0x6000_0000_0000;
 pub(crate) fn is_shared(generic: u64) -> bool {
     generic >> 32 == SHARED_WINDOW >> 32
@@ -18,7 +18,7 @@ pub(crate) fn is_local(generic: u64) -> bool {
     generic >> 32 == LOCAL_WINDOW >> 32
 }
 
-/// A space of addresses.
+/// An address space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Space {
     Global,
@@ -28,7 +28,7 @@ pub(crate) enum Space {
     Generic,
 }
 
-/// A register and a number; no register of an absolute address.
+/// A base register and an offset. Absolute addresses have no base.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Address {
     pub(crate) base: Option<Reg>,
@@ -41,22 +41,22 @@ pub(crate) struct Access {
     pub(crate) is_store: bool,
     pub(crate) space: Space,
     pub(crate) address: Address,
-    /// The bytes of one element.
+    /// Bytes per element.
     pub(crate) width: usize,
-    /// A register per element.
+    /// One register per element.
     pub(crate) regs: Box<[Reg]>,
-    /// Elements are extended by their sign.
+    /// Whether elements are sign-extended.
     pub(crate) signed: bool,
-    /// Volatile, or with a memory order: no race with atomics.
+    /// Whether it is volatile or has a memory order, and so does not race with atomics.
     pub(crate) strong: bool,
-    /// One, two or four words to or from registers of 32 bits.
+    /// Whether it moves one, two or four words from or to 32-bit registers.
     pub(crate) is_words: bool,
 }
 
-/// What an atomic makes of the old value and its operands.
+/// A function from the old value and the operands to the new value.
 pub(crate) type Combine = Box<dyn Fn(u64, u64, u64) -> u64 + Send + Sync>;
 
-/// An atomic operation, with its old value as the result where that is requested.
+/// An atomic operation, which returns the old value if `to` is given.
 pub(crate) struct Atomic {
     pub(crate) space: Space,
     pub(crate) address: Address,
@@ -64,7 +64,7 @@ pub(crate) struct Atomic {
     pub(crate) to: Option<Reg>,
     pub(crate) operands: [Reg; 2],
     pub(crate) combine: Combine,
-    /// An addition of floats, whose result depends on the order.
+    /// Whether it is a float addition, whose result depends on the order.
     pub(crate) adds_floats: bool,
 }
 
@@ -74,8 +74,8 @@ pub(crate) struct CopyAsync {
     pub(crate) to: Address,
     pub(crate) from: Address,
     pub(crate) bytes: usize,
-    /// How many bytes are read; the rest is zero.
+    /// Number of bytes that are read; the rest is zero-filled.
     pub(crate) size: Option<Reg>,
-    /// The predicate that makes it all zeros, and whether it is negated.
+    /// The predicate that zero-fills all bytes, and whether it is negated.
     pub(crate) ignore: Option<(Reg, bool)>,
 }

@@ -2,26 +2,26 @@
 
 use super::lanes::Reg;
 
-/// A collective of the lanes that a mask names.
+/// A collective of the lanes of a mask.
 #[derive(Debug)]
 pub(crate) struct Collective {
     pub(crate) kind: Kind,
     pub(crate) mask: Reg,
 }
 
-/// What the lanes do.
+/// The operation of a collective.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// `bar.warp.sync`.
     Sync,
     Shuffle(Shuffle, ShuffleRegs),
     Vote(Vote, VoteRegs),
-    /// The lanes with this lane's value.
+    /// The lanes with the same value as this lane.
     MatchAny {
         to: Reg,
         value: Reg,
     },
-    /// All lanes of the mask, if all have one value.
+    /// All lanes of the mask if their values are equal.
     MatchAll {
         to: Reg,
         same: Option<Reg>,
@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     },
 }
 
-/// How a shuffle chooses the lane that it reads.
+/// How a shuffle selects the source lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shuffle {
     Up,
@@ -84,18 +84,18 @@ pub(crate) enum Reduce {
 pub(crate) struct Barrier {
     pub(crate) kind: BarrierKind,
     pub(crate) id: Reg,
-    /// How many threads take part; all of them where it is none.
+    /// Number of participating threads; without it, all threads of the block.
     pub(crate) count: Option<Reg>,
-    /// All threads of a warp arrive together.
+    /// Whether all threads of a warp arrive together.
     pub(crate) aligned: bool,
 }
 
 #[derive(Debug)]
 pub(crate) enum BarrierKind {
     Sync,
-    /// Counts, and does not wait.
+    /// Counts without waiting.
     Arrive,
-    /// Waits, and gets a result of all threads' predicates.
+    /// Waits, and reduces the predicates of all threads.
     Reduce {
         how: BarrierReduce,
         to: Reg,
@@ -112,7 +112,7 @@ pub(crate) enum BarrierReduce {
 }
 
 impl Collective {
-    /// May lanes at different places do this together?
+    /// Whether lanes at two instructions may run them as one collective.
     pub(crate) fn matches(&self, other: &Self) -> bool {
         match (&self.kind, &other.kind) {
             (Kind::Sync, Kind::Sync) => true,

@@ -1,17 +1,17 @@
-//! Registers of a warp, and functions of them that run for all lanes at once.
+//! Registers of a warp, and functions on them that run for all lanes at once.
 //!
-//! A register is an array with an element per lane: 32 bits wide (16 bits are the lower half, the
-//! upper one zero) or 64. A predicate is one word with a bit per lane. Functions compute all lanes,
-//! which the compiler turns into vector instructions, and store those of the active ones.
+//! A register is an array with an element per lane, 32 bits wide (16-bit values are zero-extended) or 64. A predicate
+//! is a word with a bit per lane. Functions compute all lanes, which the compiler vectorizes, and store those of the
+//! active ones.
 
 #[cfg(target_arch = "x86_64")]
 use super::wide::is_wide;
 use super::wide::wide;
 
-/// The lanes of a warp.
+/// Lanes per warp.
 pub(crate) const LANES: usize = 32;
 
-/// Which array of [`Registers`] holds a register.
+/// The array of [`Registers`] that holds a register.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum File {
     W32,
@@ -23,16 +23,16 @@ pub(crate) enum File {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Reg {
     pub(crate) file: File,
-    /// 1, 16, 32 or 64.
+    /// Size: 1, 16, 32 or 64.
     pub(crate) bits: u8,
-    /// Its place in its file.
+    /// Slot in its file.
     pub(crate) idx: u32,
-    /// Its number among the registers of which it is tracked whether they have a value; [`UNTRACKED`]
-    /// of the others. Until a kernel's registers have their places: its number among all of them.
+    /// Index among the tracked registers, or [`UNTRACKED`]. Before registers are allocated, the index among all of
+    /// them.
     pub(crate) id: u32,
 }
 
-/// The number of a register that has a value wherever it is read.
+/// Index of registers that are defined at every read.
 pub(crate) const UNTRACKED: u32 = u32::MAX;
 
 /// The registers of one warp.
@@ -41,12 +41,12 @@ pub(crate) struct Registers {
     pub(crate) w32: Vec<[u32; LANES]>,
     pub(crate) w64: Vec<[u64; LANES]>,
     pub(crate) predicates: Vec<u32>,
-    /// The lanes in which a register has a value, by its number among those that are tracked.
+    /// For each tracked register, the lanes in which it is defined.
     pub(crate) defined: Vec<u32>,
 }
 
 impl Registers {
-    /// The bits of a register's lane.
+    /// The bits of one lane.
     pub(crate) fn lane(&self, reg: Reg, lane: usize) -> u64 {
         match reg.file {
             File::W32 => u64::from(self.w32[reg.idx as usize][lane]),
@@ -55,7 +55,7 @@ impl Registers {
         }
     }
 
-    /// Sets a register's lane to the lower bits of `value`.
+    /// Sets one lane to the lower bits of `value`.
     pub(crate) fn set_lane(&mut self, reg: Reg, lane: usize, value: u64) {
         match reg.file {
             File::W32 if reg.bits == 16 => self.w32[reg.idx as usize][lane] = value as u32 & 0xffff,
@@ -68,12 +68,12 @@ impl Registers {
         }
     }
 
-    /// The lanes in which a register has a value.
+    /// The lanes in which a register is defined.
     pub(crate) fn defined(&self, reg: Reg) -> u32 {
         self.defined.get(reg.id as usize).copied().unwrap_or(u32::MAX)
     }
 
-    /// Notes for the lanes of `mask` that a register has a value, or that it has none.
+    /// Marks a register as defined or undefined in the lanes of `mask`.
     pub(crate) fn define(&mut self, reg: Reg, mask: u32, has_value: bool) {
         if let Some(lanes) = self.defined.get_mut(reg.id as usize) {
             *lanes = *lanes & !mask | if has_value { mask } else { 0 };
@@ -89,7 +89,7 @@ impl Registers {
         *word = *word & !active | value & active;
     }
 
-    /// All lanes of a register of the 32-bit file.
+    /// All lanes of a 32-bit register.
     pub(crate) fn word(&self, reg: Reg) -> &[u32; LANES] {
         &self.w32[reg.idx as usize]
     }
@@ -130,7 +130,7 @@ pub(crate) fn blend<W: Copy>(to: &mut [W; LANES], active: u32, values: &[W; LANE
     }
 }
 
-/// What a register's lane is stored as.
+/// The storage type of a register's lane.
 pub(crate) trait Word: Copy + Default + Send + Sync + 'static {
     const FILE: File;
     fn file(registers: &Registers) -> &Vec<[Self; LANES]>;
@@ -165,7 +165,7 @@ impl Word for u64 {
     }
 }
 
-/// What an instruction takes a register's lane for.
+/// The type of an instruction's operand.
 pub(crate) trait Value: Copy + 'static {
     type Word: Word;
     fn of(word: Self::Word) -> Self;
@@ -205,7 +205,7 @@ values! {
     f64, u64, f64::from_bits, f64::to_bits;
 }
 
-/// A function of registers for the lanes of a mask.
+/// A function on registers for the active lanes.
 pub(crate) type LaneFn = Box<dyn Fn(&mut Registers, u32) + Send + Sync>;
 
 #[inline(always)]

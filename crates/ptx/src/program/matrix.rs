@@ -1,10 +1,10 @@
-//! Instructions of a whole warp on small matrices: loads and stores of fragments, and products.
+//! Warp-level instructions on small matrices: loads and stores of fragments, and products.
 
 use super::access::{Address, Space};
 use super::lanes::Reg;
 use crate::numeric::format::Format;
 
-/// An instruction on matrices.
+/// A matrix instruction.
 #[derive(Debug)]
 pub(crate) enum Matrix {
     Load(Fragments),
@@ -12,7 +12,7 @@ pub(crate) enum Matrix {
     Product(Product),
 }
 
-/// `ldmatrix` and `stmatrix`: a register per 8 x 8 matrix of 16 bits.
+/// `ldmatrix` and `stmatrix`, with one register per 8 x 8 matrix of 16-bit elements.
 #[derive(Debug)]
 pub(crate) struct Fragments {
     pub(crate) space: Space,
@@ -21,11 +21,11 @@ pub(crate) struct Fragments {
     pub(crate) transposed: bool,
 }
 
-/// The elements of A or B.
+/// Element type of A and B.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Element {
     Float(Format),
-    /// The upper bits of F32.
+    /// The upper 19 bits of F32.
     Tf32,
     Signed8,
     Unsigned8,
@@ -41,7 +41,7 @@ impl Element {
     }
 }
 
-/// The elements of C and D.
+/// Element type of C and D.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sum {
     F32,

@@ -13,18 +13,18 @@ pub(crate) struct Mbarrier {
 
 #[derive(Debug)]
 pub(crate) enum MbarrierKind {
-    /// Makes one that so many arrivals end a phase of.
+    /// Initializes a barrier with the number of arrivals per phase.
     Init(Reg),
     Invalidate,
-    /// Expects more bytes.
+    /// Adds to the expected bytes.
     Expect(Reg),
-    /// Expects more bytes, where there are some, then arrives: once where there is no count.
+    /// Adds to the expected bytes, if given, then arrives `count` times (once by default).
     Arrive {
         state: Reg,
         count: Option<Reg>,
         bytes: Option<Reg>,
     },
-    /// Whether a phase has ended: that of a parity, or that of a state that an arrival gave.
+    /// Tests whether a phase has ended, given by its parity or by the state that an arrival returned.
     Test {
         to: Reg,
         phase: Reg,

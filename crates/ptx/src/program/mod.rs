@@ -1,4 +1,4 @@
-//! A kernel in the form that runs: registers as indices, branches as places, constants as registers.
+//! Decoded kernels: registers and branch targets are indices, and constants are registers.
 
 pub(crate) mod access;
 pub(crate) mod collective;
@@ -17,34 +17,34 @@ use self::mbarrier::{CopyBulk, Mbarrier};
 use self::wgmma::Wgmma;
 use self::work::Work;
 
-/// A decoded kernel; device functions that it calls are part of its code.
+/// A decoded kernel, with the device functions that it calls inlined.
 pub(crate) struct Program {
     pub(crate) name: String,
     pub(crate) code: Vec<Instruction>,
     pub(crate) n_w32: usize,
     pub(crate) n_w64: usize,
     pub(crate) n_predicates: usize,
-    /// The names of the registers of which it is tracked whether they have a value.
+    /// Names of the tracked registers.
     pub(crate) names: Vec<String>,
-    /// Registers that hold a number from the start.
+    /// Registers with an initial value.
     pub(crate) constants: Vec<(Reg, Constant)>,
-    /// Registers that hold what the thread is.
+    /// Registers that hold special registers.
     pub(crate) specials: Vec<(Reg, Special)>,
     pub(crate) params: Vec<ParamLayout>,
     pub(crate) param_bytes: usize,
-    /// Bytes of shared memory with a fixed size; the dynamic part follows.
+    /// Bytes of static shared memory. Dynamic shared memory follows.
     pub(crate) shared_bytes: usize,
     pub(crate) local_bytes: usize,
-    /// The bytes of the smallest write to shared and to global memory, the unit of race checks.
+    /// Bytes of the smallest write to shared and to global memory, the granularity of race checks.
     pub(crate) granules: [usize; 2],
-    /// It has products of groups of warps.
+    /// Whether it contains warp-group products.
     pub(crate) has_groups: bool,
     /// `.maxntid` or `.reqntid`, and whether it is exact.
     pub(crate) threads: Option<([u32; 3], bool)>,
 }
 
 impl Program {
-    /// Without any code yet.
+    /// A program without code.
     pub(crate) fn new(name: String, threads: Option<([u32; 3], bool)>) -> Self {
         Self {
             name,
@@ -66,16 +66,16 @@ impl Program {
     }
 }
 
-/// A number that a register holds from the start.
+/// The initial value of a register.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Constant {
     Value(u64),
-    /// So many bytes after the start of a variable of the module, by its number.
+    /// A byte offset from a variable of the module, given by its number.
     Variable(usize, i64),
 }
 
 impl Constant {
-    /// The number, where the module's variables lie at `variables`.
+    /// The value, given the addresses of the module's variables.
     pub(crate) fn value(self, variables: &[u64]) -> u64 {
         match self {
             Self::Value(value) => value,
@@ -84,43 +84,43 @@ impl Constant {
     }
 }
 
-/// Where a parameter of a kernel lies in the bytes that a launch passes.
+/// Location of a kernel parameter in the parameter memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParamLayout {
-    /// From the start of the parameters.
+    /// Byte offset in the parameter memory.
     pub offset: usize,
-    /// The parameter's size.
+    /// Size in bytes.
     pub bytes: usize,
 }
 
-/// One instruction.
+/// An instruction.
 pub(crate) struct Instruction {
     pub(crate) line: u32,
     pub(crate) guard: Option<Guard>,
     pub(crate) op: Op,
-    /// For counts.
+    /// Its arithmetic, for counts.
     pub(crate) work: Work,
-    /// Registers that must have a value, and that get one, by their number among those that are tracked.
+    /// Tracked registers that must be defined, and that the instruction defines.
     pub(crate) reads: Box<[u32]>,
     pub(crate) writes: Box<[u32]>,
-    /// It has such registers.
+    /// Whether there are such registers.
     pub(crate) is_tracked: bool,
-    /// A plain move: no value moves as well as a value.
+    /// Whether it is a plain move, which may move an undefined value.
     pub(crate) moves: bool,
 }
 
-/// The predicate in front of an instruction.
+/// The predicate of an instruction.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Guard {
     pub(crate) predicate: Reg,
     pub(crate) negated: bool,
 }
 
-/// What an instruction does.
+/// The operation of an instruction.
 pub(crate) enum Op {
     Lanes(LaneFn),
     Branch(usize),
-    /// A jump by a table: the lane's index, the places.
+    /// An indexed jump: the register of the index, and the targets.
     BranchTable(Reg, Box<[usize]>),
     Exit,
     Trap(&'static str),
@@ -129,15 +129,14 @@ pub(crate) enum Op {
     CopyAsync(CopyAsync),
     /// `cp.async.commit_group`.
     CommitCopies,
-    /// `cp.async.wait_group n`; all of them where there is no number.
+    /// `cp.async.wait_group n`; `wait_all` without a number.
     WaitCopies(Option<u32>),
     Barrier(Barrier),
-    /// On a barrier in shared memory.
+    /// An operation on a barrier in shared memory.
     Mbarrier(Mbarrier),
     CopyBulk(CopyBulk),
     Wgmma(Wgmma),
-    /// A fence in front of copies and products that the threads do not do themselves: of barriers in shared memory, and
-    /// whether also of what was stored there.
+    /// A fence for asynchronous copies and products: for barriers in shared memory, and optionally for stores.
     AsyncFence {
         stores: bool,
     },
@@ -145,10 +144,10 @@ pub(crate) enum Op {
     /// `activemask`.
     ActiveMask(Reg),
     Matrix(Matrix),
-    /// A fence, and whether other blocks are in its scope.
+    /// A fence, and whether its scope includes other blocks.
     Fence(bool),
     Nothing,
-    /// Waits for the launch in front of this one.
+    /// Waits for the launch before this one.
     WaitForLaunch,
 }
 
@@ -167,7 +166,7 @@ pub(crate) enum Special {
     TotalShared,
 }
 
-/// Which lanes a lane mask names, beside the lane itself.
+/// The lanes of a lane mask register, relative to the own lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Order {
     Equal,

@@ -1,15 +1,15 @@
-//! Instructions of groups of four warps on matrices (`wgmma`).
+//! Warp-group matrix instructions (`wgmma`).
 
 use super::lanes::Reg;
 use crate::numeric::format::Format;
 
-/// An instruction of a group of warps.
+/// A warp-group instruction.
 #[derive(Debug)]
 pub(crate) enum Wgmma {
     Fence,
     Product(GroupProduct),
     Commit,
-    /// Until so many of the last groups of products are left.
+    /// Waits until at most this many groups of products are pending.
     Wait(u32),
 }
 
@@ -21,17 +21,17 @@ pub(crate) struct GroupProduct {
     pub(crate) d: Box<[Reg]>,
     pub(crate) a: Source,
     pub(crate) b: Reg,
-    /// Whether D is added.
+    /// Whether D is accumulated.
     pub(crate) adds: Reg,
-    /// The signs of A and B.
+    /// Whether A and B are negated.
     pub(crate) negates: bool,
 }
 
-/// Where A is.
+/// Location of A.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// Four registers of each lane.
+    /// Four registers per lane.
     Registers(Box<[Reg]>),
-    /// A descriptor.
+    /// A descriptor of shared memory.
     Shared(Reg),
 }

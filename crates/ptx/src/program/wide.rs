@@ -1,12 +1,11 @@
-//! Loops over lanes, compiled for the widest vectors that the processor has.
+//! Lane loops, compiled for the widest vectors of the processor.
 //!
-//! The loops are written once, as functions that are always inlined. [`wide`] makes of such a function one
-//! that is compiled for vectors of 512 bits, and calls it where the processor has them. Results are the
-//! same: no operation changes with the width.
+//! Loops are written once as always-inlined functions. For each, [`wide`] generates a copy that is compiled for 512-bit
+//! vectors and called on processors that have them. The results do not depend on the vector width.
 
 use std::sync::LazyLock;
 
-/// Does the processor have vectors of 512 bits, with all that [`wide`] compiles for?
+/// Whether the processor has 512-bit vectors and all other features that [`wide`] compiles for.
 #[inline]
 pub(crate) fn is_wide() -> bool {
     static IS_WIDE: LazyLock<bool> = LazyLock::new(|| {
@@ -28,8 +27,8 @@ pub(crate) fn is_wide() -> bool {
     *IS_WIDE
 }
 
-/// `wide!(f in fn name(x: X) -> R)` makes `name`, which calls `f(x)` compiled for the processor where
-/// [`is_wide`] holds; `name<; const N: usize>` where there is a number of something.
+/// `wide!(f in fn name(x: X) -> R)` defines `name`, which calls `f(x)` compiled for the processor's vectors if
+/// [`is_wide`] holds. `name<; const N: usize>` adds a const parameter.
 macro_rules! wide {
     (
         $body:ident in $vis:vis fn $name:ident $(<; const $n:ident: usize>)?

@@ -1,17 +1,17 @@
-//! The arithmetic of an instruction, as launches count it.
+//! The arithmetic of an instruction, as counted per launch.
 
 /// The arithmetic of an instruction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Work {
-    /// None that is counted.
+    /// None.
     #[default]
     None,
-    /// Operations of floats of each lane.
+    /// Float operations per lane.
     Flops(u32),
-    /// Operations of integers of each lane, in products of packed numbers.
+    /// Integer operations per lane, in products of packed numbers.
     Dot(u32),
-    /// Operations of floats of the warp, in a product of fragments.
+    /// Float operations per warp, in a matrix product.
     Tensor(u32),
-    /// Operations of integers of the warp, in a product of fragments.
+    /// Integer operations per warp, in a matrix product.
     TensorInt(u32),
 }

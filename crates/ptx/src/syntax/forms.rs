@@ -1,15 +1,15 @@
-//! The forms of statements: a module has many statements and few forms, so what is known is told
-//! from one statement of each form, before any function is taken apart.
+//! Forms of statements. A module has many statements and few forms, so support is checked with one statement of each
+//! form before any function is parsed.
 //!
-//! A form is an opcode with the kinds of its operands. Two statements of one form differ in the numbers
-//! after the names of registers, in labels and in values that no decoder chooses by.
+//! A form is an opcode with the kinds of its operands. Statements of one form differ only in register numbers, labels,
+//! and values that do not affect decoding.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use super::lexer::Token;
 
-/// The forms that a module has had so far, as hashes.
+/// Hashes of the forms found so far in a module.
 #[derive(Debug, Default)]
 pub(super) struct Forms(HashSet<u64, BuildHasherDefault<Itself>>);
 
@@ -20,7 +20,7 @@ impl Forms {
     }
 }
 
-/// The hash of what is a hash already.
+/// The identity hash, for keys that are hashes.
 #[derive(Debug, Default)]
 struct Itself(u64);
 
@@ -46,18 +46,18 @@ fn form(tokens: &[Token<'_>]) -> u64 {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     };
-    // Of these a decoder reads the numbers.
+    // Decoding depends on numeric operands of these opcodes.
     let mut keeps_numbers = false;
     for token in tokens {
         let text = token.text;
         match text.as_bytes()[0] {
             b'%' => add(text.trim_end_matches(|c: char| c.is_ascii_digit())),
             b'0'..=b'9' if !keeps_numbers => {
-                // Floats are told from integers.
+                // Floats are distinguished from integers.
                 let is_float = matches!(text.get(..2), Some("0f" | "0F" | "0d" | "0D"));
                 add(if is_float { &text[..2] } else { "0" });
             }
-            // A label, or a variable's name.
+            // A label or a variable name.
             b'$' | b'_' if text.len() > 1 => add("$"),
             b'a'..=b'z' if text.contains("_param_") => add("$"),
             _ => {

@@ -1,15 +1,15 @@
-//! Words and punctuation of a module, each with its line.
+//! Splits a module into tokens with lines.
 
 use crate::Error;
 
-/// A word, or one character of punctuation.
+/// A word or a punctuation character.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,
     pub(super) line: u32,
 }
 
-/// Splits a module, or the part of one that begins in `line`, into tokens; comments are left out.
+/// Splits a module, or a part of one that begins in `line`, into tokens, without comments.
 pub(super) fn tokens(text: &str, mut line: u32) -> Result<Vec<Token<'_>>, Error> {
     let bytes = text.as_bytes();
     let mut found = Vec::with_capacity(text.len() / 4);
@@ -44,8 +44,8 @@ pub(super) fn tokens(text: &str, mut line: u32) -> Result<Vec<Token<'_>>, Error>
             }
             c if is_word(c) => {
                 while let Some(&c) = bytes.get(at) {
-                    // `::` is part of modifiers such as `.L2::128B`; one colon ends a label.
-                    // Directives end where the next one starts: `.reg.b16`.
+                    // `::` is part of modifiers such as `.L2::128B`; a single colon ends a label. Directives end where
+                    // the next one starts: `.reg.b16`.
                     let is_next = c == b'.' && bytes[start] == b'.' && at > start;
                     if c == b':' && bytes.get(at + 1) == Some(&b':') {
                         at += 2;

@@ -1,6 +1,6 @@
-//! The text of a module: words with their lines, and the statements that they form.
+//! The syntax of modules: tokens, statements, variables and functions.
 //!
-//! Names are not resolved here and opcodes not known; that is the work of `decode`.
+//! Names and opcodes are not resolved here, but in `decode`.
 
 mod forms;
 mod lexer;

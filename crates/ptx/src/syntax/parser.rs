@@ -1,4 +1,4 @@
-//! Statements, variables and functions from tokens.
+//! Parses tokens to statements, variables and functions.
 
 use super::forms::Forms;
 use super::lexer::{Token, tokens};
@@ -8,17 +8,17 @@ use super::tree::{
 };
 use crate::Error;
 
-/// The maximum number of bytes that one variable may declare, a bound on what a broken size makes of memory.
+/// The maximum size of a variable, which bounds allocations for malformed input.
 const MAX_BYTES: usize = 1 << 30;
 
-/// The maximum number of registers of one range.
+/// The maximum number of registers in a range.
 const MAX_REGISTERS: u32 = 1 << 20;
 
-/// Reads a module.
+/// Parses a module.
 ///
 /// # Errors
 ///
-/// [`Error::Syntax`] names the line that PTX's grammar does not allow.
+/// [`Error::Syntax`] with the line that violates PTX's grammar.
 pub(crate) fn parse(text: &str) -> Result<Tree, Error> {
     let tokens = tokens(text, 1)?;
     let mut parser = Parser { text, tokens: &tokens, at: 0, forms: Forms::default() };
@@ -29,11 +29,11 @@ pub(crate) fn parse(text: &str) -> Result<Tree, Error> {
     Ok(tree)
 }
 
-/// What the body of a function of the module `text` consists of.
+/// Parses the body of a function of the module `text`.
 ///
 /// # Errors
 ///
-/// As of [`parse`].
+/// As [`parse`].
 pub(crate) fn body(text: &str, body: &Body) -> Result<Vec<Item>, Error> {
     let tokens = tokens(&text[body.text.clone()], body.line)?;
     Parser { text, tokens: &tokens, at: 0, forms: Forms::default() }.body()
@@ -122,7 +122,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A directive that ends with its line.
+    /// Skips a directive that ends with its line.
     pub(super) fn directive_line(&mut self, line: u32) {
         while self.tokens.get(self.at).is_some_and(|t| t.line == line) {
             self.at += 1;
@@ -178,7 +178,7 @@ impl<'a> Parser<'a> {
         Ok(Function { line, name, is_entry, returns, params, threads, body })
     }
 
-    /// Skips a body, and takes from it what must be examined now.
+    /// Skips a body, and extracts the items that must be checked now.
     fn sample(&mut self) -> Result<Sample, Error> {
         let mut sample = Sample::default();
         let mut items = Vec::new();
@@ -257,8 +257,7 @@ impl<'a> Parser<'a> {
         Ok(params)
     }
 
-    /// The rest of a declaration after its space, up to the name and its size; the bytes of an
-    /// element beside it.
+    /// The rest of a declaration after its space, up to the name and size. Also returns the bytes per element.
     fn variable(&mut self, space: &'static str) -> Result<(Variable, usize), Error> {
         let line = self.line();
         let mut align = None;
@@ -374,7 +373,7 @@ impl<'a> Parser<'a> {
         Ok(items)
     }
 
-    /// A declaration, directive, label or statement of a body.
+    /// Parses a declaration, directive, label or statement of a body.
     pub(super) fn body_item(&mut self, items: &mut Vec<Item>) -> Result<(), Error> {
         let line = self.line();
         match self.peek() {
@@ -562,7 +561,7 @@ fn space(word: &str) -> Option<&'static str> {
     ["shared", "local", "param", "global", "const"].into_iter().find(|s| word[1..] == **s)
 }
 
-/// The bytes of a value of a type such as `.f32`.
+/// Size of a value of a type such as `.f32`.
 fn type_bytes(word: &str) -> Option<usize> {
     Some(match word {
         ".b8" | ".u8" | ".s8" => 1,
@@ -573,7 +572,7 @@ fn type_bytes(word: &str) -> Option<usize> {
     })
 }
 
-/// A number without its sign.
+/// Parses an unsigned number.
 fn number(word: &str) -> Option<Number> {
     let lower = word.to_ascii_lowercase();
     if let Some(hex) = lower.strip_prefix("0f").filter(|h| h.len() == 8) {

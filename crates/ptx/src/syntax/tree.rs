@@ -1,4 +1,4 @@
-//! What a module's text says, by function and statement.
+//! The syntax tree of a module, by function and statement.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
-    /// The variables that have their place when the module is loaded, in order.
+    /// The variables that are allocated when the module is loaded, in order.
     pub(crate) fn in_global_memory(&self) -> impl Iterator<Item = &Global> {
         self.globals.iter().filter(|g| g.variable.space != "shared")
     }
 }
 
-/// A variable with a place in memory: of a module, or of a function.
+/// A variable in memory, of a module or of a function.
 #[derive(Debug, Clone)]
 pub(crate) struct Variable {
     pub(crate) line: u32,
@@ -25,24 +25,24 @@ pub(crate) struct Variable {
     pub(crate) name: String,
     pub(crate) align: usize,
     pub(crate) bytes: usize,
-    /// Declared without a size: dynamic shared memory.
+    /// Whether it is declared without a size, as dynamic shared memory.
     pub(crate) unsized_array: bool,
 }
 
-/// A variable of the module, with its first content.
+/// A variable of the module, with its initial content.
 #[derive(Debug)]
 pub(crate) struct Global {
     pub(crate) variable: Variable,
-    /// The bytes of one element.
+    /// Bytes per element.
     pub(crate) element: usize,
     pub(crate) initial: Vec<Initial>,
 }
 
-/// One element of an initialiser.
+/// An element of an initializer.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Initial {
     Number(Number),
-    /// The address of a variable, and how far behind it.
+    /// The address of a variable, and an offset.
     Address(String, i64),
 }
 
@@ -64,35 +64,34 @@ pub(crate) struct Function {
     pub(crate) params: Vec<Param>,
     /// From `.reqntid` or `.maxntid`, and whether it is exact.
     pub(crate) threads: Option<([u32; 3], bool)>,
-    /// None of a function that is only declared.
+    /// None for a declaration.
     pub(crate) body: Option<Body>,
 }
 
-/// Where a function's body stands, which is taken apart when it is wanted.
+/// Location of a function's body, which is parsed on demand.
 #[derive(Debug, Clone)]
 pub(crate) struct Body {
-    /// From the opening brace to the closing one, both included, in bytes of the module's text.
+    /// Byte range in the module's text, including both braces.
     pub(crate) text: Range<usize>,
     /// The line of the opening brace.
     pub(crate) line: u32,
-    /// What of it must be examined before the function is known to be supported.
+    /// The items that must be checked before the function counts as supported.
     pub(crate) sample: Sample,
 }
 
-/// A part of a body: its declarations, and those of its statements that differ in their form from all
-/// that stand before them in the module.
+/// A part of a body: its declarations, and its statements whose forms are new in the module.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Sample {
     pub(crate) declarations: Vec<Item>,
     pub(crate) statements: Vec<Statement>,
-    /// It calls functions.
+    /// Whether it calls functions.
     pub(crate) calls: bool,
 }
 
-/// What a body consists of.
+/// An item of a body.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    /// `.reg .f32 %f<40>` or `.reg .f32 x, y`: the type, the name, and how many if it is a range.
+    /// `.reg .f32 %f<40>` or `.reg .f32 x, y`: bits, type, name, and number of registers if it is a range.
     Registers(u32, String, String, Option<u32>),
     Variable(Variable),
     Label(u32, String),
@@ -122,7 +121,7 @@ pub(crate) enum Number {
     F64(u64),
 }
 
-/// An operand, its names unresolved.
+/// An operand with unresolved names.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Operand {
     Name(String),
@@ -131,7 +130,7 @@ pub(crate) enum Operand {
     /// `symbol+8`.
     Offset(String, i64),
     Number(Number),
-    /// `[base+offset]`; no base of an absolute address.
+    /// `[base+offset]`; absolute addresses have no base.
     Address(Option<String>, i64),
     /// `{a, b}`.
     Vector(Vec<Operand>),
