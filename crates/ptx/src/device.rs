@@ -1,7 +1,7 @@
 //! The device: modules, memory, streams and launches, with the calls of a driver.
 
 use crate::exec::counts::{Counter, Counts};
-use crate::exec::grid::launch;
+use crate::exec::grid::{Grid, launch};
 use crate::exec::memory::Memory;
 use crate::exec::state::Shape;
 use crate::module::Module;
@@ -481,15 +481,10 @@ impl Device {
                 let threads = grid.iter().chain(&block).map(|&n| u64::from(n)).product();
                 let is_counted = self.counts.is_some();
                 let mut counter = is_counted.then(|| Counter::new(&program.name, threads));
-                let ran = launch(
-                    (program, &loaded.addresses),
-                    &mut self.memory,
-                    &params,
-                    shape,
-                    &self.checks,
-                    (number, is_dependent),
-                    counter.as_mut(),
-                );
+                let variables = &loaded.addresses;
+                let params = &params;
+                let grid = Grid { program, variables, params, shape, number, is_dependent };
+                let ran = launch(&grid, &mut self.memory, &self.checks, counter.as_mut());
                 let ran = ran.map_err(|mut fault| {
                     loaded.image.line(fault.line).clone_into(&mut fault.text);
                     Error::Fault(fault)

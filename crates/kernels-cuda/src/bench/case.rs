@@ -312,7 +312,8 @@ impl Case {
 fn cases(
     sizes: &Sizes,
     shape: Shape,
-    (phase, op): (Phase, Op),
+    phase: Phase,
+    op: Op,
     forms: &[Form],
     types: &[BlockType],
 ) -> Vec<Case> {
@@ -380,7 +381,7 @@ pub(super) fn plan(sizes: &Sizes, only_types: &[BlockType]) -> Vec<Case> {
                 _ => &[Form::F32],
             },
         };
-        all.extend(cases(sizes, shape, (phase, op), forms, types));
+        all.extend(cases(sizes, shape, phase, op, forms, types));
     };
     if !only_types.is_empty() {
         for ty in only_types {

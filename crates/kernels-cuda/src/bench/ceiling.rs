@@ -46,7 +46,8 @@ pub(super) fn write(
     report: &mut Report<'_>,
     name: &str,
     launch: &str,
-    (value, unit): (Option<f64>, &str),
+    value: Option<f64>,
+    unit: &str,
 ) -> Result<(), BenchError> {
     let mut object = Object::new("ceiling");
     object.text("name", name).text("launch", launch).float("value", value).text("unit", unit);
@@ -105,7 +106,7 @@ pub(super) fn memory<D: Target>(
         }
     }
     let mode = bench.launch_mode();
-    write(report, "read", mode, (best.map(|rate| rate / 1e9), "GB/s"))?;
+    write(report, "read", mode, best.map(|rate| rate / 1e9), "GB/s")?;
     report.ceiling = best;
 
     let half = n_bytes / 2;
@@ -116,7 +117,7 @@ pub(super) fn memory<D: Target>(
     })?;
     // Bytes that are read; as many are written.
     let rate = per_second(n_bytes, &times);
-    write(report, "copy", mode, (rate.map(|rate| rate / 1e9), "GB/s"))
+    write(report, "copy", mode, rate.map(|rate| rate / 1e9), "GB/s")
 }
 
 /// Measures the cost of a launch in a graph of empty launches.
@@ -128,7 +129,7 @@ pub(super) fn launches<D: Target>(
     let n = if D::IS_GPU { N_LAUNCHES } else { 2 };
     let times = bench.replayed(n, WARM_REPLAYS + REPLAYS, &|_| nothing.queue(bench))?;
     let time = D::IS_GPU.then(|| Time::of(&times[WARM_REPLAYS..], n).median);
-    write(report, "launch_in_graph", bench.launch_mode(), (time, "us"))
+    write(report, "launch_in_graph", bench.launch_mode(), time, "us")
 }
 
 /// The sum of the words of the first `n` values of [`Bench::values`], modulo 2^32.

@@ -65,7 +65,7 @@ pub(super) fn run<D: Target>(bench: &Bench<D>, report: &mut Report<'_>) -> Resul
     synchronize()?;
     let alone = median(|| timed(|| queue().and_then(|()| synchronize())))?;
     for (name, time) in [("launch_of_host", of_host), ("launch_alone", alone)] {
-        write(report, name, mode, (Some(time / N_LAUNCHES as f64 * 1e6), "us"))?;
+        write(report, name, mode, Some(time / N_LAUNCHES as f64 * 1e6), "us")?;
     }
     if device.launches_early() {
         return Ok(());
@@ -75,7 +75,7 @@ pub(super) fn run<D: Target>(bench: &Bench<D>, report: &mut Report<'_>) -> Resul
     let up = median(|| timed(|| large.write(stream, 0, &host).and_then(|()| synchronize())))?;
     let down = median(|| timed(|| large.read(stream, 0, &mut host)))?;
     for (name, time) in [("upload", up), ("download", down)] {
-        write(report, name, mode, (Some(LARGE as f64 / time / 1e9), "GB/s"))?;
+        write(report, name, mode, Some(LARGE as f64 / time / 1e9), "GB/s")?;
     }
     let to = Buffer::new(device, "small copies", 4 * SMALL_COPIES * SMALL_WORDS)?;
     let small = [("idle", false, SMALL_COPIES), ("busy", true, SMALL_COPIES), ("busy_4", true, 4)];
@@ -104,7 +104,7 @@ pub(super) fn run<D: Target>(bench: &Bench<D>, report: &mut Report<'_>) -> Resul
         if !is_intact {
             return Err(BenchError::Upload);
         }
-        write(report, &format!("small_upload_{name}"), mode, (Some(time * 1e6), "us"))?;
+        write(report, &format!("small_upload_{name}"), mode, Some(time * 1e6), "us")?;
     }
     Ok(())
 }

@@ -120,7 +120,7 @@ pub(super) mod tests {
     }
 
     impl Case {
-        fn new((n_taps, width, n_rows): (usize, usize, usize), act: Option<Activation>) -> Self {
+        fn new(n_taps: usize, width: usize, n_rows: usize, act: Option<Activation>) -> Self {
             let (kernels, stream) = kernels();
             let mut random = Random(width as u64);
             let x = random.floats(n_rows * width);
@@ -207,7 +207,8 @@ pub(super) mod tests {
             ((2, 70, 6), Some(Activation::Silu)),
             ((6, 9, 13), None),
         ] {
-            let case = Case::new(shape, act);
+            let (n_taps, width, n_rows) = shape;
+            let case = Case::new(n_taps, width, n_rows, act);
             let n = case.n_rows;
             let whole = case.run(0, &[(n, NONE)], &[(n - 1, 0), (2, 1)]);
             for (i, (found, wanted)) in whole.iter().zip(case.expected()).enumerate() {
@@ -236,7 +237,7 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn sequences_of_a_batch_do_not_meet() {
-        let case = Case::new((4, 40, 9), Some(Activation::Silu));
+        let case = Case::new(4, 40, 9, Some(Activation::Silu));
         case.run(0, &[(3, NONE)], &[(2, 0)]);
         let one = case.run(3, &[(2, 0)], &[]);
         let other = case.run(5, &[(3, 0)], &[]);
@@ -252,7 +253,7 @@ pub(super) mod tests {
         // Enough elements for the kernel with four per thread, and then too few.
         let n_rows = 40;
         let width = FOUR_FROM / n_rows / 4 * 4 + 4;
-        let case = Case::new((3, width, n_rows), Some(Activation::Silu));
+        let case = Case::new(3, width, n_rows, Some(Activation::Silu));
         let whole = case.run(0, &[(n_rows, NONE)], &[(n_rows - 3, 1)]);
         let first = case.run(0, &[(n_rows - 2, NONE)], &[(n_rows - 3, 0)]);
         let last = case.run(n_rows - 2, &[(2, 0)], &[]);
@@ -263,7 +264,7 @@ pub(super) mod tests {
     #[cfg_attr(test, test)]
     fn every_activation_is_the_one_of_its_index() {
         for act in Activation::ALL {
-            let case = Case::new((1, 40, 1), Some(act));
+            let case = Case::new(1, 40, 1, Some(act));
             let found = case.run(0, &[(1, NONE)], &[]);
             let plain = |i: usize| {
                 let [tap, bias] = [4, 4 + 40].map(|at| f64::from(case.vectors[at + i]));
@@ -304,7 +305,7 @@ pub(super) mod tests {
     #[cfg_attr(test, test)]
     fn slots_and_sequences_that_do_not_exist_are_reported() {
         for (from, to) in [(16, NONE), (NONE, 16)] {
-            let case = Case::new((2, 3, 2), None);
+            let case = Case::new(2, 3, 2, None);
             let (stream, device) = (&case.stream, case.kernels.device());
             let words = StateWords::new(device, stream, &[(1, from)], &[(0, to)]);
             let x = on_device(device, stream, &[0.0f32; 16]);

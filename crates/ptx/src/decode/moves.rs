@@ -61,26 +61,33 @@ enum Compare {
     Nan,
 }
 
-impl Compare {
-    /// Parses a comparison, and whether it also holds for unordered operands.
-    fn parse(word: &str) -> Option<(Self, bool)> {
-        Some(match word {
-            "eq" => (Self::Eq, false),
-            "ne" => (Self::Ne, false),
-            "lt" | "lo" => (Self::Lt, false),
-            "le" | "ls" => (Self::Le, false),
-            "gt" | "hi" => (Self::Gt, false),
-            "ge" | "hs" => (Self::Ge, false),
-            "equ" => (Self::Eq, true),
-            "neu" => (Self::Ne, true),
-            "ltu" => (Self::Lt, true),
-            "leu" => (Self::Le, true),
-            "gtu" => (Self::Gt, true),
-            "geu" => (Self::Ge, true),
-            "num" => (Self::Num, false),
-            "nan" => (Self::Nan, true),
+/// A comparison, and whether it also holds for unordered operands.
+#[derive(Debug, Clone, Copy)]
+struct Comparison {
+    how: Compare,
+    unordered: bool,
+}
+
+impl Comparison {
+    fn parse(word: &str) -> Option<Self> {
+        let (how, unordered) = match word {
+            "eq" => (Compare::Eq, false),
+            "ne" => (Compare::Ne, false),
+            "lt" | "lo" => (Compare::Lt, false),
+            "le" | "ls" => (Compare::Le, false),
+            "gt" | "hi" => (Compare::Gt, false),
+            "ge" | "hs" => (Compare::Ge, false),
+            "equ" => (Compare::Eq, true),
+            "neu" => (Compare::Ne, true),
+            "ltu" => (Compare::Lt, true),
+            "leu" => (Compare::Le, true),
+            "gtu" => (Compare::Gt, true),
+            "geu" => (Compare::Ge, true),
+            "num" => (Compare::Num, false),
+            "nan" => (Compare::Nan, true),
             _ => return None,
-        })
+        };
+        Some(Self { how, unordered })
     }
 }
 
@@ -101,7 +108,7 @@ fn integer_mask<T: Value + Ord>(how: Compare, a: Reg, b: Reg) -> MaskFn {
 
 /// Compares floats; `of` converts a lane to a number or NaN.
 fn float_mask<T: Value>(
-    (how, unordered): (Compare, bool),
+    Comparison { how, unordered }: Comparison,
     a: Reg,
     b: Reg,
     of: impl Fn(T) -> f64 + Send + Sync + Copy + 'static,
@@ -248,19 +255,19 @@ impl Decoder<'_> {
     /// The lanes for which a comparison of two operands holds.
     fn mask(
         &mut self,
-        (how, unordered): (Compare, bool),
+        comparison: Comparison,
         ftz: bool,
         ty: Type,
         [a, b]: [&Operand; 2],
     ) -> Result<MaskFn, Unsupported> {
         let (a, b) = (self.src(a, ty)?, self.src(b, ty)?);
-        let float = (how, unordered);
+        let Comparison { how, unordered } = comparison;
         Ok(match ty {
-            Type::F32 if ftz => float_mask(float, a, b, |x: f32| f64::from(flush(x))),
-            Type::F32 => float_mask(float, a, b, |x: f32| f64::from(x)),
-            Type::F64 => float_mask(float, a, b, |x: f64| x),
-            Type::F16 if !ftz => float_mask(float, a, b, |x: Half| x.0),
-            Type::BF16 if !ftz => float_mask(float, a, b, |x: Brain| x.0),
+            Type::F32 if ftz => float_mask(comparison, a, b, |x: f32| f64::from(flush(x))),
+            Type::F32 => float_mask(comparison, a, b, |x: f32| f64::from(x)),
+            Type::F64 => float_mask(comparison, a, b, |x: f64| x),
+            Type::F16 if !ftz => float_mask(comparison, a, b, |x: Half| x.0),
+            Type::BF16 if !ftz => float_mask(comparison, a, b, |x: Brain| x.0),
             ty if ty.is_integer() && matches!(how, Compare::Num | Compare::Nan) => {
                 return Err(Unsupported("a comparison of floats".to_owned()));
             }
@@ -272,8 +279,9 @@ impl Decoder<'_> {
     }
 
     fn setp(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
-        let how = opcode.take_as(Compare::parse);
-        let how = how.ok_or_else(|| Unsupported("a comparison is missing".to_owned()))?;
+        let comparison = opcode.take_as(Comparison::parse);
+        let comparison =
+            comparison.ok_or_else(|| Unsupported("a comparison is missing".to_owned()))?;
         let ftz = opcode.take("ftz");
         let boolean = opcode.take_of(&["and", "or", "xor"]);
         let ty = opcode.type_of()?;
@@ -286,7 +294,7 @@ impl Decoder<'_> {
                     "two predicates, and no third operand, are expected".to_owned(),
                 ));
             };
-            let [low, high] = self.pair_masks(how, ty, [a, b])?;
+            let [low, high] = self.pair_masks(comparison, ty, [a, b])?;
             let p = self.dst(&Operand::Name(p.clone()), 1)?;
             let q = self.dst(&Operand::Name(q.clone()), 1)?;
             return Self::lanes(Box::new(move |r, active| {
@@ -295,7 +303,7 @@ impl Decoder<'_> {
                 r.set_predicate(q, active, high);
             }));
         }
-        let mask = self.mask(how, ftz, ty, [a, b])?;
+        let mask = self.mask(comparison, ftz, ty, [a, b])?;
         let with = match (boolean, rest) {
             (None, []) => None,
             (Some(boolean), [c]) => Some((boolean, self.src_predicate(c)?)),
@@ -331,19 +339,21 @@ impl Decoder<'_> {
     /// The lanes for which a comparison holds in the lower and in the upper half of packed operands.
     fn pair_masks(
         &mut self,
-        how: (Compare, bool),
+        comparison: Comparison,
         ty: Type,
         [a, b]: [&Operand; 2],
     ) -> Result<[MaskFn; 2], Unsupported> {
         let (a, b) = (self.src(a, ty)?, self.src(b, ty)?);
         let format = if ty == Type::F16x2 { F16 } else { BF16 };
-        let half = |by: u32| float_mask(how, a, b, move |x: u32| format.widen(x >> by & 0xffff));
+        let half =
+            |by: u32| float_mask(comparison, a, b, move |x: u32| format.widen(x >> by & 0xffff));
         Ok([half(0), half(16)])
     }
 
     fn set(&mut self, opcode: &mut Opcode<'_>, args: &[Operand]) -> Decoded {
-        let how = opcode.take_as(Compare::parse);
-        let how = how.ok_or_else(|| Unsupported("a comparison is missing".to_owned()))?;
+        let comparison = opcode.take_as(Comparison::parse);
+        let comparison =
+            comparison.ok_or_else(|| Unsupported("a comparison is missing".to_owned()))?;
         let ftz = opcode.take("ftz");
         let (to_ty, ty) = (opcode.type_of()?, opcode.type_of()?);
         let [to, a, b] = take::<3>(args)?;
@@ -360,9 +370,9 @@ impl Decoder<'_> {
             return Err(Unsupported(format!("{to_ty:?} of {ty:?} is not known")));
         }
         let masks = if is_pair(ty) {
-            self.pair_masks(how, ty, [a, b])?
+            self.pair_masks(comparison, ty, [a, b])?
         } else {
-            [self.mask(how, ftz, ty, [a, b])?, Box::new(|_: &Registers| 0)]
+            [self.mask(comparison, ftz, ty, [a, b])?, Box::new(|_: &Registers| 0)]
         };
         let d = self.dst(to, to_ty.bits())?;
         Self::lanes(Box::new(move |r, active| {

@@ -1,6 +1,6 @@
 //! Loads, stores, atomics and asynchronous copies of a warp, with their checks.
 
-use super::races::{Actor, Clocks};
+use super::races::{Actor, Clocks, Granularity, ThreadId};
 use super::state::{Context, Warp, check_waited};
 use super::transfer::{get, load, put, store};
 use crate::fault::{Checked, FaultKind, LaneFault};
@@ -225,10 +225,10 @@ impl Context<'_> {
             counter.access(index, offsets, mask, how.bytes, [how.reads, how.writes]);
         }
         let mut rest = if self.checks.global_races { mask } else { 0 };
-        let places = (self.program.granules[1], self.launch);
+        let granularity = Granularity { granule: self.program.granules[1], launch: self.launch };
         while rest != 0 {
             let actor = how.actor(&self.clocks, self.fenced, warp.idx);
-            let found = self.memory.touch(index, offsets, rest, how.bytes, places, actor);
+            let found = self.memory.touch(index, offsets, rest, how.bytes, granularity, actor);
             let Some((lane, other)) = found else { break };
             let (start, bytes) = self.memory.piece(index);
             let bytes = &bytes[offsets[lane]..];
@@ -470,7 +470,8 @@ fn window(
     Ok(offsets.map(|offset| offset as usize))
 }
 
-fn race(lane: usize, how: Use, place: &str, (block, thread): (usize, usize)) -> LaneFault {
+fn race(lane: usize, how: Use, place: &str, other: ThreadId) -> LaneFault {
+    let ThreadId { block, thread } = other;
     let message = format!(
         "{} of {} bytes of {place}, which thread {thread} of block {block} uses too, with nothing that \
          orders the two",
@@ -493,7 +494,7 @@ fn agrees(
     offsets: &[usize; LANES],
     mask: u32,
     lane: usize,
-    (block, thread): (usize, usize),
+    ThreadId { block, thread }: ThreadId,
 ) -> bool {
     let other = thread % LANES;
     let is_here = block == own_block && thread / LANES == warp.idx && mask >> other & 1 == 1;

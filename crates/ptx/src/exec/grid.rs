@@ -11,16 +11,26 @@ use crate::program::Program;
 use crate::program::lanes::LANES;
 use crate::{Checks, Statistics};
 
+/// A launch with its inputs.
+pub(crate) struct Grid<'a> {
+    pub(crate) program: &'a Program,
+    /// Addresses of the module's variables.
+    pub(crate) variables: &'a [u64],
+    pub(crate) params: &'a [u8],
+    pub(crate) shape: Shape,
+    /// Number of the launch on its device.
+    pub(crate) number: u64,
+    pub(crate) is_dependent: bool,
+}
+
 /// Runs a grid.
 pub(crate) fn launch(
-    (program, variables): (&Program, &[u64]),
+    grid: &Grid<'_>,
     memory: &mut Memory,
-    params: &[u8],
-    shape: Shape,
     checks: &Checks,
-    (number, is_dependent): (u64, bool),
     counter: Option<&mut Counter>,
 ) -> Result<Statistics, Box<Fault>> {
+    let &Grid { program, variables, params, shape, number, is_dependent } = grid;
     let mut warps: Vec<Warp> = (0..shape.threads().div_ceil(LANES))
         .map(|idx| Warp::new(idx, program, variables, &shape))
         .collect();

@@ -3,7 +3,7 @@
 //! Addresses are never reused, and allocations are separated by gaps, so that an address identifies the intended
 //! allocation even after it was freed. Loads and stores are in `access`.
 
-use super::races::{Actor, Cell, stamped};
+use super::races::{Actor, Cell, Granularity, ThreadId};
 use crate::fault::{FaultKind, LaneFault};
 use crate::program::lanes::{LANES, lanes_of};
 
@@ -133,9 +133,9 @@ impl Memory {
         offsets: &[usize; LANES],
         mask: u32,
         bytes: usize,
-        (granule, launch): (usize, u64),
+        Granularity { granule, launch }: Granularity,
         actor: Actor<'_>,
-    ) -> Option<(usize, (usize, usize))> {
+    ) -> Option<(usize, ThreadId)> {
         let pages = &mut self.live[at].pages;
         let shift = granule.trailing_zeros();
         for lane in lanes_of(mask) {
@@ -154,7 +154,7 @@ impl Memory {
                 }
                 let end = last.min(cell / PAGE * PAGE + PAGE - 1);
                 if let Some(stamp) = actor.touch(&mut page.cells[cell % PAGE..=end % PAGE], now) {
-                    return Some((lane, stamped(stamp)));
+                    return Some((lane, ThreadId::of_stamp(stamp)));
                 }
                 cell = end + 1;
             }
@@ -246,13 +246,13 @@ impl Shared {
         bytes: usize,
         granule: usize,
         actor: Actor<'_>,
-    ) -> Option<(usize, (usize, usize))> {
+    ) -> Option<(usize, ThreadId)> {
         let shift = granule.trailing_zeros();
         lanes_of(mask).find_map(|lane| {
             let offset = offsets[lane];
             let cells = &mut self.cells[offset >> shift..=(offset + bytes - 1) >> shift];
             let stamp = actor.touch(cells, actor.stamp(lane))?;
-            Some((lane, stamped(stamp)))
+            Some((lane, ThreadId::of_stamp(stamp)))
         })
     }
 }

@@ -129,9 +129,28 @@ impl Actor<'_> {
     }
 }
 
-/// The block and the thread of a stamp.
-pub(super) fn stamped(stamp: u64) -> (usize, usize) {
-    ((stamp >> BLOCK_AT) as usize - 1, (stamp >> THREAD_AT & 0x3ff) as usize)
+/// A thread of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct ThreadId {
+    pub(super) block: usize,
+    pub(super) thread: usize,
+}
+
+impl ThreadId {
+    /// The thread of a stamp.
+    pub(super) fn of_stamp(stamp: u64) -> Self {
+        Self {
+            block: (stamp >> BLOCK_AT) as usize - 1,
+            thread: (stamp >> THREAD_AT & 0x3ff) as usize,
+        }
+    }
+}
+
+/// The unit of race checks in global memory, and the launch that they are for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Granularity {
+    pub(super) granule: usize,
+    pub(super) launch: u64,
 }
 
 #[cfg(test)]
@@ -159,8 +178,9 @@ mod tests {
                     let (writes, atomic) = (what != "read", what == "atomic");
                     let actor = Actor { clocks: &clocks, warp, writes, atomic, fenced: &[false] };
                     assert_eq!(found, None, "only the last step may race");
-                    found =
-                        actor.touch(&mut cells, actor.stamp(lane)).map(|stamp| stamped(stamp).1);
+                    found = actor
+                        .touch(&mut cells, actor.stamp(lane))
+                        .map(|stamp| ThreadId::of_stamp(stamp).thread);
                 }
             }
         }
