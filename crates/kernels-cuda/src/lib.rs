@@ -52,7 +52,7 @@ mod device;
 #[cfg(any(test, feature = "interpreter"))]
 pub use device::Interpreter;
 pub use device::{
-    Address, Argument, Buffer, Card, Device, Driver, DriverRank, Launch, MAX_ARGUMENTS,
+    Address, Argument, Buffer, Device, Driver, DriverRank, GpuInfo, Launch, MAX_ARGUMENTS,
 };
 
 mod matrix;

@@ -48,7 +48,7 @@ pub(crate) fn take_skipped() -> Option<String> {
 }
 
 /// Whether the tests run on a GPU.
-pub(crate) fn is_card() -> bool {
+pub(crate) fn is_gpu() -> bool {
     std::env::var_os("REALIZAR_CUDA_DEVICE").is_some_and(|name| name == "driver")
 }
 
@@ -61,16 +61,16 @@ fn launches_early() -> bool {
 #[derive(Debug)]
 pub(crate) struct TestDevice {
     interpreter: device::Interpreter,
-    card: Option<Card>,
+    gpu: Option<Gpu>,
 }
 
 #[derive(Debug)]
-struct Card {
+struct Gpu {
     driver: Driver,
     streams: Mutex<HashMap<ptx::Stream, Arc<<Driver as Device>::Stream>>>,
 }
 
-impl Card {
+impl Gpu {
     fn open() -> Self {
         let mut driver = Driver::open(0).expect("the tests were asked to run on a card");
         if launches_early() {
@@ -89,20 +89,20 @@ impl Card {
 #[derive(Debug)]
 pub(crate) enum Of<I, C> {
     Interpreter(I),
-    Card(C),
+    Gpu(C),
 }
 
 impl<I, C> Of<I, C> {
     fn interpreted(&self) -> &I {
         match self {
             Self::Interpreter(of) => of,
-            Self::Card(_) => panic!("something of a card on the interpreter"),
+            Self::Gpu(_) => panic!("something of a card on the interpreter"),
         }
     }
 
-    fn on_card(&self) -> &C {
+    fn on_gpu(&self) -> &C {
         match self {
-            Self::Card(of) => of,
+            Self::Gpu(of) => of,
             Self::Interpreter(_) => panic!("something of the interpreter on a card"),
         }
     }
@@ -117,66 +117,66 @@ impl Device for TestDevice {
     type Rank = ptx::Rank;
 
     fn name(&self) -> String {
-        self.card.as_ref().map_or_else(|| self.interpreter.name(), |card| card.driver.name())
+        self.gpu.as_ref().map_or_else(|| self.interpreter.name(), |gpu| gpu.driver.name())
     }
 
     fn free_bytes(&self) -> Result<usize, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.free_bytes(),
-            Some(card) => card.driver.free_bytes(),
+            Some(gpu) => gpu.driver.free_bytes(),
         }
     }
 
     fn launches_early(&self) -> bool {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.launches_early(),
-            Some(card) => card.driver.launches_early(),
+            Some(gpu) => gpu.driver.launches_early(),
         }
     }
 
     fn load(&self, name: &str, text: &str) -> Result<Self::Module, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.load(name, text).map(Of::Interpreter),
-            Some(card) => card.driver.load(name, text).map(Of::Card),
+            Some(gpu) => gpu.driver.load(name, text).map(Of::Gpu),
         }
     }
 
     fn function(&self, module: &Self::Module, name: &str) -> Result<Self::Function, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.function(module.interpreted(), name).map(Of::Interpreter),
-            Some(card) => card.driver.function(module.on_card(), name).map(Of::Card),
+            Some(gpu) => gpu.driver.function(module.on_gpu(), name).map(Of::Gpu),
         }
     }
 
     fn allow_shared(&self, function: &Self::Function, n_bytes: u32) -> Result<(), Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.allow_shared(function.interpreted(), n_bytes),
-            Some(card) => card.driver.allow_shared(function.on_card(), n_bytes),
+            Some(gpu) => gpu.driver.allow_shared(function.on_gpu(), n_bytes),
         }
     }
 
     fn allocate(&self, what: &str, n_bytes: usize) -> Result<Address, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.allocate(what, n_bytes),
-            Some(card) => card.driver.allocate(what, n_bytes),
+            Some(gpu) => gpu.driver.allocate(what, n_bytes),
         }
     }
 
     unsafe fn free(&self, address: Address) {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => self.interpreter.free(address),
-                Some(card) => card.driver.free(address),
+                Some(gpu) => gpu.driver.free(address),
             }
         }
     }
 
     fn stream(&self) -> Result<Self::Stream, Error> {
         let stream = self.interpreter.stream()?;
-        if let Some(card) = &self.card {
-            let of_card = Arc::new(card.driver.stream()?);
-            card.streams.lock().expect("no call panics").insert(stream, of_card);
+        if let Some(gpu) = &self.gpu {
+            let of_gpu = Arc::new(gpu.driver.stream()?);
+            gpu.streams.lock().expect("no call panics").insert(stream, of_gpu);
         }
         Ok(stream)
     }
@@ -184,9 +184,9 @@ impl Device for TestDevice {
     unsafe fn upload(&self, stream: &Self::Stream, to: Address, bytes: &[u8]) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => self.interpreter.upload(stream, to, bytes),
-                Some(card) => card.driver.upload(&card.stream(stream), to, bytes),
+                Some(gpu) => gpu.driver.upload(&gpu.stream(stream), to, bytes),
             }
         }
     }
@@ -199,9 +199,9 @@ impl Device for TestDevice {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => self.interpreter.download(stream, to, from),
-                Some(card) => card.driver.download(&card.stream(stream), to, from),
+                Some(gpu) => gpu.driver.download(&gpu.stream(stream), to, from),
             }
         }
     }
@@ -215,9 +215,9 @@ impl Device for TestDevice {
     ) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => self.interpreter.copy(stream, to, from, n_bytes),
-                Some(card) => card.driver.copy(&card.stream(stream), to, from, n_bytes),
+                Some(gpu) => gpu.driver.copy(&gpu.stream(stream), to, from, n_bytes),
             }
         }
     }
@@ -230,84 +230,84 @@ impl Device for TestDevice {
         let &Launch { function, grid, block, shared_bytes, is_dependent, arguments } = launch;
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => {
                     let function = function.interpreted();
                     let launch =
                         Launch { function, grid, block, shared_bytes, is_dependent, arguments };
                     self.interpreter.launch(stream, &launch)
                 }
-                Some(card) => {
-                    let function = function.on_card();
+                Some(gpu) => {
+                    let function = function.on_gpu();
                     let launch =
                         Launch { function, grid, block, shared_bytes, is_dependent, arguments };
-                    card.driver.launch(&card.stream(stream), &launch)
+                    gpu.driver.launch(&gpu.stream(stream), &launch)
                 }
             }
         }
     }
 
     fn begin_capture(&self, stream: &Self::Stream) -> Result<(), Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.begin_capture(stream),
-            Some(card) => card.driver.begin_capture(&card.stream(stream)),
+            Some(gpu) => gpu.driver.begin_capture(&gpu.stream(stream)),
         }
     }
 
     fn end_capture(&self, stream: &Self::Stream) -> Result<Self::Graph, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.end_capture(stream).map(Of::Interpreter),
-            Some(card) => card.driver.end_capture(&card.stream(stream)).map(Of::Card),
+            Some(gpu) => gpu.driver.end_capture(&gpu.stream(stream)).map(Of::Gpu),
         }
     }
 
     unsafe fn replay(&self, stream: &Self::Stream, graph: &Self::Graph) -> Result<(), Error> {
         // SAFETY: the caller's promise.
         unsafe {
-            match &self.card {
+            match &self.gpu {
                 None => self.interpreter.replay(stream, graph.interpreted()),
-                Some(card) => card.driver.replay(&card.stream(stream), graph.on_card()),
+                Some(gpu) => gpu.driver.replay(&gpu.stream(stream), graph.on_gpu()),
             }
         }
     }
 
     fn record(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.record(stream).map(Of::Interpreter),
-            Some(card) => card.driver.record(&card.stream(stream)).map(Of::Card),
+            Some(gpu) => gpu.driver.record(&gpu.stream(stream)).map(Of::Gpu),
         }
     }
 
     fn record_timed(&self, stream: &Self::Stream) -> Result<Self::Event, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.record_timed(stream).map(Of::Interpreter),
-            Some(card) => card.driver.record_timed(&card.stream(stream)).map(Of::Card),
+            Some(gpu) => gpu.driver.record_timed(&gpu.stream(stream)).map(Of::Gpu),
         }
     }
 
     fn elapsed(&self, from: &Self::Event, to: &Self::Event) -> Result<Duration, Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.elapsed(from.interpreted(), to.interpreted()),
-            Some(card) => card.driver.elapsed(from.on_card(), to.on_card()),
+            Some(gpu) => gpu.driver.elapsed(from.on_gpu(), to.on_gpu()),
         }
     }
 
     fn wait(&self, stream: &Self::Stream, event: &Self::Event) -> Result<(), Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.wait(stream, event.interpreted()),
-            Some(card) => card.driver.wait(&card.stream(stream), event.on_card()),
+            Some(gpu) => gpu.driver.wait(&gpu.stream(stream), event.on_gpu()),
         }
     }
 
     fn synchronize(&self, stream: &Self::Stream) -> Result<(), Error> {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.synchronize(stream),
-            Some(card) => card.driver.synchronize(&card.stream(stream)),
+            Some(gpu) => gpu.driver.synchronize(&gpu.stream(stream)),
         }
     }
 
     fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error> {
-        assert!(devices.iter().all(|device| device.card.is_none()), "one card is no group");
+        assert!(devices.iter().all(|device| device.gpu.is_none()), "one card is no group");
         Ok(ptx::Rank::group(devices.len()))
     }
 
@@ -332,7 +332,7 @@ impl Device for TestDevice {
 pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevice>> {
     match WgmmaKernels::load(device) {
         Ok(wgmma) => Some(wgmma),
-        Err(error) if is_card() => {
+        Err(error) if is_gpu() => {
             skip(error.to_string());
             None
         }
@@ -342,7 +342,7 @@ pub(crate) fn wgmma_kernels(device: &TestDevice) -> Option<WgmmaKernels<TestDevi
 
 /// A device and a stream.
 pub(crate) fn bench() -> (Arc<TestDevice>, ptx::Stream) {
-    opened(usize::MAX, is_card().then(Card::open))
+    opened(usize::MAX, is_gpu().then(Gpu::open))
 }
 
 /// An interpreter with `n_bytes` of memory and a stream.
@@ -350,12 +350,12 @@ pub(crate) fn bench_with(n_bytes: usize) -> (Arc<TestDevice>, ptx::Stream) {
     opened(n_bytes, None)
 }
 
-fn opened(n_bytes: usize, card: Option<Card>) -> (Arc<TestDevice>, ptx::Stream) {
+fn opened(n_bytes: usize, gpu: Option<Gpu>) -> (Arc<TestDevice>, ptx::Stream) {
     let mut interpreter = device::Interpreter::new(ptx::Checks::default(), n_bytes);
     if launches_early() {
         interpreter = interpreter.with_early_launches();
     }
-    let device = TestDevice { interpreter, card };
+    let device = TestDevice { interpreter, gpu };
     let stream = device.stream().unwrap();
     (Arc::new(device), stream)
 }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::device::{Device, dependent};
 use crate::image::unpacked;
-use crate::testing::{is_card, take_skipped};
+use crate::testing::{is_gpu, take_skipped};
 use crate::{Error, device, matrix, ops, pages, states};
 
 /// A test.
@@ -67,7 +67,7 @@ pub fn list(filters: &[String]) -> Vec<Test> {
     let is_chosen = |test: &Test| {
         filters.is_empty() || filters.iter().any(|filter| test.name().contains(filter.as_str()))
     };
-    all.filter(|test| is_chosen(test) && !(is_card() && test.stops_device())).collect()
+    all.filter(|test| is_chosen(test) && !(is_gpu() && test.stops_device())).collect()
 }
 
 /// Loads an image, in the compressed format of the crate's folder `image`, and looks up one of its kernels. This makes

@@ -80,7 +80,7 @@ fn measured(sizes: &Sizes, options: &Options, report: &mut Report<'_>) -> Result
 
 /// Describes a GPU as JSON.
 fn described(device: &Driver) -> String {
-    let gpu = device.card();
+    let gpu = device.info();
     let mut object = Object::new("gpu");
     object.text("name", &gpu.name).text("capability", &gpu.capability.to_string());
     object.text("driver", &gpu.driver.to_string()).number("bytes", Some(gpu.n_bytes));

@@ -29,13 +29,13 @@ const WGMMA: Version = Version { major: 9, minor: 0 };
 /// A GPU, opened through the CUDA driver. All openings of a GPU share its primary context.
 pub struct Driver {
     context: Arc<Context>,
-    card: Card,
+    gpu: GpuInfo,
     launches_early: bool,
 }
 
 /// Properties of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Card {
+pub struct GpuInfo {
     /// Product name.
     pub name: String,
     /// Compute capability.
@@ -50,7 +50,7 @@ pub struct Card {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("card", &self.card).finish_non_exhaustive()
+        f.debug_struct("Driver").field("card", &self.gpu).finish_non_exhaustive()
     }
 }
 
@@ -155,12 +155,12 @@ impl Driver {
     ///
     /// # Errors
     /// As [`n_devices`](Self::n_devices); [`Error::NoDevice`], [`Error::OldDevice`].
-    pub fn describe(index: usize) -> Result<Card, Error> {
+    pub fn describe(index: usize) -> Result<GpuInfo, Error> {
         let (device, name, capability) = find(&System, index)?;
         // SAFETY: `device` comes from `device::get`.
         let n_bytes =
             unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
-        Ok(Card { name, capability, n_bytes, driver: driver_version()?, index, device })
+        Ok(GpuInfo { name, capability, n_bytes, driver: driver_version()?, index, device })
     }
 
     /// Opens GPU number `index`.
@@ -168,10 +168,10 @@ impl Driver {
     /// # Errors
     /// As [`describe`](Self::describe), or any error of the driver.
     pub fn open(index: usize) -> Result<Self, Error> {
-        let card = Self::describe(index)?;
+        let gpu = Self::describe(index)?;
         // SAFETY: the device comes from `device::get`.
-        let context = Arc::new(unsafe { Context::retain(card.device) }?);
-        Ok(Self { context, card, launches_early: false })
+        let context = Arc::new(unsafe { Context::retain(gpu.device) }?);
+        Ok(Self { context, gpu, launches_early: false })
     }
 
     /// Switches to dependent launches, which start before the launch before them has ended.
@@ -179,7 +179,7 @@ impl Driver {
     /// # Errors
     /// [`Error::NoEarlyLaunches`] if the GPU's compute capability is below 9.0.
     pub fn with_early_launches(self) -> Result<Self, Error> {
-        let (name, found) = (self.card.name.clone(), self.card.capability);
+        let (name, found) = (self.gpu.name.clone(), self.gpu.capability);
         if found < EARLY_LAUNCHES {
             return Err(Error::NoEarlyLaunches { name, found, needed: EARLY_LAUNCHES });
         }
@@ -191,12 +191,12 @@ impl Driver {
     /// # Errors
     /// [`Error::NoWgmma`] unless the GPU's compute capability is exactly 9.0.
     pub fn check_wgmma(&self) -> Result<(), Error> {
-        check_wgmma(&self.card.name, self.card.capability)
+        check_wgmma(&self.gpu.name, self.gpu.capability)
     }
 
     /// Properties of the GPU.
-    pub fn card(&self) -> &Card {
-        &self.card
+    pub fn info(&self) -> &GpuInfo {
+        &self.gpu
     }
 }
 
@@ -274,7 +274,7 @@ impl Device for Driver {
     type Rank = DriverRank;
 
     fn name(&self) -> String {
-        self.card.name.clone()
+        self.gpu.name.clone()
     }
 
     fn free_bytes(&self) -> Result<usize, Error> {
@@ -477,8 +477,8 @@ impl Device for Driver {
     }
 
     fn group(devices: &[Arc<Self>]) -> Result<Vec<Self::Rank>, Error> {
-        let cards: Vec<usize> = devices.iter().map(|device| device.card.index).collect();
-        DriverRank::group(&cards)
+        let gpus: Vec<usize> = devices.iter().map(|device| device.gpu.index).collect();
+        DriverRank::group(&gpus)
     }
 
     unsafe fn all_gather(
@@ -534,7 +534,7 @@ mod tests {
             let error = check_wgmma("card", version(other)).unwrap_err().to_string();
             let (major, minor) = other;
             let expected = format!(
-                "card does not support the wgmma kernels: its compute capability is \
+                "gpu does not support the wgmma kernels: its compute capability is \
                  {major}.{minor}, but they require exactly 9.0"
             );
             assert_eq!(error, expected);
@@ -560,11 +560,11 @@ mod tests {
             (
                 Fake(Some((13, 0)), CARDS),
                 0,
-                Err("card 0 is too old: its compute capability is 7.5, but 8.0 is required"),
+                Err("gpu 0 is too old: its compute capability is 7.5, but 8.0 is required"),
             ),
-            (Fake(Some((13, 0)), CARDS), 1, Ok("card 1 8.0")),
-            (Fake(Some((13, 5)), CARDS), 2, Ok("card 2 12.1")),
-            (Fake(Some((14, 0)), CARDS), 2, Ok("card 2 12.1")),
+            (Fake(Some((13, 0)), CARDS), 1, Ok("gpu 1 8.0")),
+            (Fake(Some((13, 5)), CARDS), 2, Ok("gpu 2 12.1")),
+            (Fake(Some((14, 0)), CARDS), 2, Ok("gpu 2 12.1")),
         ];
         for (fake, index, expected) in cases {
             let found = find(&fake, index).map_err(|error| error.to_string());
@@ -582,7 +582,7 @@ mod tests {
             Ok(n) => assert_eq!(
                 Driver::open(n).unwrap_err(),
                 Error::NoDevice { wanted: n, n },
-                "a card behind the last one"
+                "a gpu behind the last one"
             ),
             Err(error) => {
                 assert!(!error.to_string().contains('\n'), "{error}");

@@ -22,7 +22,7 @@ mod staging;
 pub(crate) use arguments::Arguments;
 pub use arguments::{Argument, MAX_ARGUMENTS};
 pub(crate) use dependent::dependent;
-pub use driver::{Card, Driver};
+pub use driver::{Driver, GpuInfo};
 #[cfg(any(test, feature = "interpreter"))]
 pub use interpreter::Interpreter;
 pub use nccl::DriverRank;

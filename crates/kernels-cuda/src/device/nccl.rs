@@ -149,17 +149,17 @@ impl DriverRank {
     ///
     /// # Errors
     /// [`Error::NoNccl`], [`Error::OldNccl`], or any error of the library.
-    pub(super) fn group(cards: &[usize]) -> Result<Vec<Self>, Error> {
+    pub(super) fn group(gpus: &[usize]) -> Result<Vec<Self>, Error> {
         let nccl = Nccl::get()?;
-        let cards: Vec<c_int> = cards.iter().map(|&card| card as c_int).collect();
-        let mut raw = vec![std::ptr::null_mut(); cards.len()];
+        let gpus: Vec<c_int> = gpus.iter().map(|&gpu| gpu as c_int).collect();
+        let mut raw = vec![std::ptr::null_mut(); gpus.len()];
         // SAFETY: both lists have as many elements as there are GPUs.
         let status =
-            unsafe { (nccl.comm_init_all)(raw.as_mut_ptr(), cards.len() as c_int, cards.as_ptr()) };
+            unsafe { (nccl.comm_init_all)(raw.as_mut_ptr(), gpus.len() as c_int, gpus.as_ptr()) };
         nccl.check("NCCL group", status)?;
         let comms = raw.into_iter().map(|raw| Mutex::new(Comm(raw))).collect();
         let group = Arc::new(Group { nccl, comms });
-        Ok((0..cards.len()).map(|idx| Self { group: Arc::clone(&group), idx }).collect())
+        Ok((0..gpus.len()).map(|idx| Self { group: Arc::clone(&group), idx }).collect())
     }
 
     /// Queues an exchange that writes `n_bytes` bytes of every rank to `to`.

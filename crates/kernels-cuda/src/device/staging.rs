@@ -74,9 +74,9 @@ impl Staging {
         bytes: &[u8],
     ) -> Result<(), DriverError> {
         if bytes.len() > PLACE_BYTES {
-            // SAFETY: the caller vouches for the range. The bytes are pageable memory of the host, which the driver copies to
-            // memory of its own before the call returns ("API synchronization behavior" of the driver's documentation), and
-            // does not read afterwards.
+            // SAFETY: the caller vouches for the range. The bytes are pageable memory of the host, which the driver
+            // copies to memory of its own before the call returns ("API synchronization behavior" of the driver's
+            // documentation), and does not read afterwards.
             return unsafe { result::memcpy_htod_async(to, bytes, stream) };
         }
         if self.places.len() < N_PLACES {

@@ -52,7 +52,7 @@ impl<D: Device> Captured<D> {
 #[cfg(any(test, feature = "tests"))]
 pub(super) mod tests {
     use super::*;
-    use crate::testing::{is_card, kernels, on_device, read};
+    use crate::testing::{is_gpu, kernels, on_device, read};
     use crate::{Elementwise, Rows, elementwise};
 
     #[cfg_attr(test, test)]
@@ -76,7 +76,7 @@ pub(super) mod tests {
         assert_eq!(read(&stream, &out, 3), [15.0, 22.0, 33.0]);
         drop((captured, x, out));
         // A GPU has other processes, and its driver keeps memory for graphs.
-        if !is_card() {
+        if !is_gpu() {
             assert_eq!(device.free_bytes().unwrap(), before);
         }
     }

@@ -2,7 +2,7 @@
 //! [`matvec_quantized`](super::matvec_quantized) and [`gated_quantized`](super::gated_quantized) for
 //! [`QuantType::Bf16`](super::QuantType::Bf16).
 
-use super::linear_quantized::Ends;
+use super::linear_quantized::Epilogue;
 use super::quantize::{QuantType, Quantized};
 use crate::device::Device;
 use crate::kernels::{
@@ -54,9 +54,9 @@ pub(super) fn matvec<D: Device>(
     stream: &D::Stream,
     matrix: &Matrix<D>,
     x: &Quantized<'_, D>,
-    ends: &Ends,
+    epilogue: &Epilogue,
 ) -> Result<(), Error> {
-    queue(kernels, stream, matrix, x, ends, form(matrix.n_rows(), x.n_rows()))
+    queue(kernels, stream, matrix, x, epilogue, form(matrix.n_rows(), x.n_rows()))
 }
 
 fn queue<D: Device>(
@@ -64,13 +64,13 @@ fn queue<D: Device>(
     stream: &D::Stream,
     matrix: &Matrix<D>,
     x: &Quantized<'_, D>,
-    ends: &Ends,
+    epilogue: &Epilogue,
     form: Form,
 ) -> Result<(), Error> {
     x.check_type("x", QuantType::Bf16);
     let n_batch = x.n_rows();
     let levels = functions(kernels, matrix)?;
-    let arguments = ends.arguments(matrix, x);
+    let arguments = epilogue.arguments(matrix, x);
     let (function, grid, threads, shared) = match form {
         Form::Few(i) => {
             let few = LEVELS_FEW[i];
@@ -186,8 +186,8 @@ pub(super) mod tests {
         let same = |from: usize, n: usize, form: Form| {
             let to = on_device(device, &stream, &first);
             linear(from, n, &to, &|linear| {
-                let (matrix, ends) = linear.parts().next().unwrap();
-                queue(&kernels, &stream, matrix, &linear.x, &ends, form).unwrap();
+                let (matrix, epilogue) = linear.parts().next().unwrap();
+                queue(&kernels, &stream, matrix, &linear.x, &epilogue, form).unwrap();
             });
             let at = from * out_stride..(from + n) * out_stride;
             let again = read(&stream, &to, first.len());

@@ -24,13 +24,13 @@ pub struct LinearQuantized<'a, D: Device> {
 }
 
 /// Kernel arguments for the bias, residual and result of a matrix: addresses, and strides of the latter two.
-pub(crate) struct Ends {
+pub(crate) struct Epilogue {
     pub(crate) bias: Argument,
     pub(crate) residual: [Argument; 2],
     pub(crate) out: [Argument; 2],
 }
 
-impl Ends {
+impl Epilogue {
     /// The arguments of a product with one matrix, in the order of all kernels for quantized rows.
     pub(crate) fn arguments<D: Device>(
         &self,
@@ -79,18 +79,18 @@ impl<D: Device> LinearQuantized<'_, D> {
     }
 
     /// Each matrix with its columns of the bias, residual and result.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Matrix<D>, Ends)> {
+    pub(crate) fn parts(&self) -> impl Iterator<Item = (&Matrix<D>, Epilogue)> {
         let mut at = 0;
         self.matrices.iter().map(move |matrix| {
             let columns = |rows: Rows<'_, D>| rows.columns(at, matrix.n_rows()).arguments();
             let null = [Argument::Address(0), Argument::I32(0)];
-            let ends = Ends {
+            let epilogue = Epilogue {
                 bias: self.bias.map_or(null, columns)[0],
                 residual: self.residual.map_or(null, columns),
                 out: columns(self.out),
             };
             at += matrix.n_rows();
-            (*matrix, ends)
+            (*matrix, epilogue)
         })
     }
 }

@@ -140,11 +140,11 @@ pub fn matmul_int8<D: Device>(
     x.check_type("x", QuantType::Int8);
     let n_batch = x.n_rows();
     let tile = tile(n_batch);
-    for (matrix, ends) in linear.parts() {
+    for (matrix, epilogue) in linear.parts() {
         let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
             panic!("{} has no levels", matrix.ty())
         };
-        let arguments = ends.arguments(matrix, x);
+        let arguments = epilogue.arguments(matrix, x);
         let grid = grid(n_batch, TILES[tile].x_rows, matrix, TILES[tile].w_rows);
         let function = &int8.matmul[tile];
         // SAFETY: the arguments are those of `matmul_int8_*` in order, and otherwise as in `matmul`.

@@ -33,8 +33,9 @@ pub fn matvec_quantized<D: Device>(
     let LinearQuantized { matrices, x, bias, residual, out } = linear;
     if x.ty() == QuantType::Bf16 {
         let mut parts = linear.parts();
-        return parts
-            .try_for_each(|(matrix, ends)| levels::matvec(kernels, stream, matrix, x, &ends));
+        return parts.try_for_each(|(matrix, epilogue)| {
+            levels::matvec(kernels, stream, matrix, x, &epilogue)
+        });
     }
     let n_batch = x.n_rows();
     let cols = INT8_COLS.iter().position(|&n| n_batch <= n).unwrap_or(INT8_COLS.len() - 1);
@@ -95,11 +96,11 @@ pub fn matvec_quantized<D: Device>(
         // above. As `matvec` says, buffers outlive queued work.
         return unsafe { kernels.launch(stream, function, grid, block, &arguments) };
     }
-    for (matrix, ends) in linear.parts() {
+    for (matrix, epilogue) in linear.parts() {
         let Some(int8) = &kernels.of(matrix.ty())?.int8 else {
             panic!("{} has no levels", matrix.ty())
         };
-        let arguments = ends.arguments(matrix, x);
+        let arguments = epilogue.arguments(matrix, x);
         let (function, grid, block) = match &int8.matvec_tiles {
             Some(function) if n_batch >= MIN_TILE_ROWS => {
                 let [x, w] = [n_batch, matrix.n_rows()].map(|n| n.div_ceil(INT8_TILE));

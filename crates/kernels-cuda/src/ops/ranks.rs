@@ -157,7 +157,7 @@ pub fn all_gather<D: Device>(
 pub(super) mod tests {
     use super::*;
     use crate::Captured;
-    use crate::testing::{Random, TestDevice, bench, is_card, on_device, read};
+    use crate::testing::{Random, TestDevice, bench, is_gpu, on_device, read};
     use realizar_ptx as ptx;
 
     /// Runs `work` for each of `n` ranks, with a device and a thread each, and returns the results.
@@ -195,7 +195,7 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn sums_are_added_up_in_the_order_of_the_ranks_on_all_of_them() {
-        if is_card() {
+        if is_gpu() {
             return;
         }
         for (n_ranks, has_residual) in [(2, false), (3, true), (4, true)] {
@@ -240,7 +240,7 @@ pub(super) mod tests {
 
     #[cfg_attr(test, test)]
     fn columns_are_put_side_by_side_in_the_order_of_the_ranks() {
-        if is_card() {
+        if is_gpu() {
             return;
         }
         let (n_ranks, stride) = (3, N_COLS + 1);

@@ -87,8 +87,8 @@ impl<D: Device> GroupKernels<D> {
         };
         let [rows, cols] = GROUPED_AT_ONCE;
         let grid = [to.n_rows.div_ceil(rows) as u32, to.n_cols.div_ceil(cols) as u32, 1];
-        // SAFETY: the arguments are those of `group_rows_*` in order. Rows and room were checked above; as `matvec` says,
-        // buffers outlive queued work.
+        // SAFETY: the arguments are those of `group_rows_*` in order. Rows and room were checked above; as `matvec`
+        // says, buffers outlive queued work.
         unsafe { kernels.launch(stream, function, grid, [32, GROUP_WARPS], &arguments) }
     }
 }
@@ -328,8 +328,8 @@ fn launch<D: Device>(
     ];
     let (function, grid) = (&of_type.plain[tile], grid(n_rows.div_ceil(W_ROWS), n_batch, tile));
     let block = [THREADS, 1];
-    // SAFETY: the arguments are those of `matmul_wgmma_*` in order, and so is the shared memory. The room has whole tiles of rows and whole spans of
-    // columns, and otherwise as in `matvec`.
+    // SAFETY: the arguments are those of `matmul_wgmma_*` in order, and so is the shared memory. The room has whole
+    // tiles of rows and whole spans of columns, and otherwise as in `matvec`.
     unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
@@ -428,8 +428,8 @@ fn launch_gated<D: Device>(
     // Both halves of a tile belong to the same results, so a span of results takes two tiles.
     let grid = grid(2 * n_rows.div_ceil(SPAN), n_batch, tile);
     let (function, block) = (&functions[tile], [THREADS, 1]);
-    // SAFETY: the arguments are those of `gated_wgmma_*` in order, and otherwise as in `launch`; the room of the results has
-    // whole spans of columns, too.
+    // SAFETY: the arguments are those of `gated_wgmma_*` in order, and otherwise as in `launch`; the room of the
+    // results has whole spans of columns, too.
     unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
@@ -443,7 +443,7 @@ fn tile(n_rows: usize, n_batch: usize) -> usize {
 pub(super) mod tests {
     use super::*;
     use crate::testing::{
-        Random, TestDevice, halved, is_card, kernels, on_device, read, weights, wgmma_kernels,
+        Random, TestDevice, halved, is_gpu, kernels, on_device, read, weights, wgmma_kernels,
     };
     use crate::{HalfRows, LinearHalf, ProductRows, matmul_half, quantize_activated, round_rows};
 
@@ -526,7 +526,7 @@ pub(super) mod tests {
                 let (n_rows, n_cols, n_batch) = shapes[(i + tile) % 2];
                 check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });
             }
-            if is_card() {
+            if is_gpu() {
                 let (n_rows, n_cols, n_batch) = (24000, cols[1], 130);
                 let tile = super::tile(n_rows, n_batch);
                 check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });

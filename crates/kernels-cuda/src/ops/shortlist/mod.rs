@@ -143,7 +143,7 @@ pub struct ShortlistLimits {
 
 impl ShortlistLimits {
     /// The maximum number of words of a row's request.
-    fn want_words(&self, n_logits: u32) -> usize {
+    fn request_words(&self, n_logits: u32) -> usize {
         let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
         HEADER + self.listed + self.draws + mask
     }
@@ -192,7 +192,7 @@ impl<D: Device> Shortlists<D> {
 
     /// Bytes on the device for lists of rows of `n_logits`, without scratch.
     pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
-        4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
+        4 * (limits.rows * (limits.request_words(n_logits) + limits.list_words())) as u64
     }
 
     /// Bytes on the host.
@@ -212,16 +212,16 @@ impl<D: Device> Shortlists<D> {
         assert!(limits.rows <= Self::MAX_ROWS, "{} rows", limits.rows);
         assert!(limits.listed <= Self::MAX_LISTED as usize, "{} listed tokens", limits.listed);
         assert!(limits.draws <= Self::MAX_DRAWS as usize, "{} draws", limits.draws);
-        let n_wants = limits.rows * limits.want_words(n_logits);
+        let n_requests = limits.rows * limits.request_words(n_logits);
         let n_out = limits.rows * limits.list_words();
         // Offsets are 32-bit numbers.
-        assert!(n_wants.max(n_out) < NONE as usize, "lists of {} rows", limits.rows);
-        let mut words = Vec::with_capacity(n_wants);
+        assert!(n_requests.max(n_out) < NONE as usize, "lists of {} rows", limits.rows);
+        let mut words = Vec::with_capacity(n_requests);
         words.resize(limits.rows * HEADER, NONE);
         Ok(Self {
             n_logits,
             limits,
-            wants: Buffer::new(device, "what shortlists are of", 4 * n_wants)?,
+            wants: Buffer::new(device, "what shortlists are of", 4 * n_requests)?,
             lists: Buffer::new(device, "shortlists", 4 * n_out)?,
             words,
             places: Vec::with_capacity(limits.rows),
