@@ -143,7 +143,7 @@ impl<'a, D: Target> Step<'a, D> {
             n_heads: shape.n_heads,
             scale: (shape.head_dim as f32).sqrt().recip(),
             softcap: None,
-            window: None,
+            sliding_window: None,
             chunked: false,
             sinks: None,
             out: self.rows(&self.out, shape.q_cols()),

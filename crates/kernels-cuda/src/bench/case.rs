@@ -213,7 +213,7 @@ impl Case {
         match (self.op, self.phase, self.shape.experts) {
             (Op::Activation, ..) => !Self { op: Op::GateUp, ..self.clone() }.is_gated(),
             (Op::Sort, Phase::Decode, Some(of)) => {
-                is_worth_sorting(self.batch * of.n_chosen, of.n_experts)
+                is_worth_sorting(self.batch * of.n_experts_used, of.n_experts)
             }
             _ => true,
         }
@@ -246,17 +246,17 @@ impl Case {
             _ => {
                 let of = self.shape.experts.expect("an operation of experts");
                 moved(match self.op {
-                    Op::Route => b * (4 * of.n_experts + 8 * of.n_chosen),
-                    Op::Sort => b * of.n_chosen * 8,
+                    Op::Route => b * (4 * of.n_experts + 8 * of.n_experts_used),
+                    Op::Sort => b * of.n_experts_used * 8,
                     Op::ExpertActivation => {
-                        let n = of.n_chosen * of.hidden_dim;
+                        let n = of.n_experts_used * of.hidden_dim;
                         let product = match self.form {
                             Form::F32 => 0,
                             form => 4 * n + form.row_bytes(n, b),
                         };
                         b * (12 * n + product)
                     }
-                    _ => b * (4 * of.n_chosen * dim + 8 * of.n_chosen + 4 * dim),
+                    _ => b * (4 * of.n_experts_used * dim + 8 * of.n_experts_used + 4 * dim),
                 })
             }
         }
@@ -281,12 +281,12 @@ impl Case {
         let of = self.shape.experts.expect("an operation of experts");
         let (b, n_rows, n_cols) = (self.batch, self.n_rows(), self.n_cols());
         // The experts of a row share its values before the gate, and have separate ones after it.
-        let x_cols = if self.op == Op::ExpertDown { of.n_chosen * n_cols } else { n_cols };
-        let of_row = self.form.row_bytes(x_cols, b) + 4 * of.n_chosen * n_rows;
+        let x_cols = if self.op == Op::ExpertDown { of.n_experts_used * n_cols } else { n_cols };
+        let of_row = self.form.row_bytes(x_cols, b) + 4 * of.n_experts_used * n_rows;
         let used = mean_used(&of, b) / of.n_experts as f64;
         Work {
             bytes: self.weight_bytes() as f64 * used + (b * of_row) as f64,
-            flops: 2.0 * (b * of.n_chosen * n_rows) as f64 * n_cols as f64,
+            flops: 2.0 * (b * of.n_experts_used * n_rows) as f64 * n_cols as f64,
         }
     }
 

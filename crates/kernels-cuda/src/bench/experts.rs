@@ -29,10 +29,10 @@ pub(super) fn run<D: Target>(
 
 /// The tiles that the pairs of a step are sorted into; none if few decode rows share an expert.
 fn tiles(case: &Case, of: &Experts) -> Option<PairTiles> {
-    let n_pairs = case.batch * of.n_chosen;
+    let n_pairs = case.batch * of.n_experts_used;
     match case.phase {
-        Phase::Decode => is_worth_sorting(n_pairs, of.n_experts).then_some(PairTiles::Few),
-        Phase::Prefill => Some(PairTiles::of_prompts(n_pairs, of.n_experts)),
+        Phase::Decode => is_worth_sorting(n_pairs, of.n_experts).then_some(PairTiles::Decode),
+        Phase::Prefill => Some(PairTiles::for_prefill(n_pairs, of.n_experts)),
     }
 }
 
@@ -45,17 +45,17 @@ fn product<D: Target>(
 ) -> Result<(), BenchError> {
     let of = case.shape.experts.expect("a model of experts");
     let (kernels, stream, device) = (&*bench.kernels, &bench.stream, &bench.device);
-    let (b, n_experts, n_chosen) = (case.batch, of.n_experts, of.n_chosen);
+    let (b, n_experts, n_experts_used) = (case.batch, of.n_experts, of.n_experts_used);
     let is_down = case.op == Op::ExpertDown;
-    let x_cols = if is_down { n_chosen * case.n_cols() } else { case.n_cols() };
-    let out_cols = n_chosen * case.n_rows();
+    let x_cols = if is_down { n_experts_used * case.n_cols() } else { case.n_cols() };
+    let out_cols = n_experts_used * case.n_rows();
     let (x_at, out_at) = (bench.values(b * x_cols)?, bench.results(b * out_cols)?);
     let (x, out) = (rows(&x_at, b, x_cols), rows(&out_at, b, out_cols));
     let n_sets = n_sets(&of, b);
     let of_set = |set| Buffer::with(device, stream, "routes", &routes(&of, b, set));
     let route_lists: Vec<Buffer<D>> = (0..n_sets).map(of_set).collect::<Result<_, _>>()?;
-    let routes = |set: usize| rows(&route_lists[set], b, 2 * n_chosen);
-    let room = |_| ExpertPairs::new(device, b * n_chosen, n_experts);
+    let routes = |set: usize| rows(&route_lists[set], b, 2 * n_experts_used);
+    let room = |_| ExpertPairs::new(device, b * n_experts_used, n_experts);
     let rooms: Vec<ExpertPairs<D>> = (0..n_sets).map(room).collect::<Result<_, _>>()?;
     let sort = |(set, room)| -> Result<Option<SortedPairs<'_, D>>, Error> {
         let Some(tiles) = tiles(case, &of) else { return Ok(None) };
@@ -119,35 +119,36 @@ fn between<D: Target>(
 ) -> Result<(), BenchError> {
     let of = case.shape.experts.expect("a model of experts");
     let (kernels, stream, device) = (&*bench.kernels, &bench.stream, &bench.device);
-    let (b, n_experts, n_chosen) = (case.batch, of.n_experts, of.n_chosen);
+    let (b, n_experts, n_experts_used) = (case.batch, of.n_experts, of.n_experts_used);
     let routes_at = Buffer::with(device, stream, "routes", &routes(&of, b, 0))?;
-    let routes = rows(&routes_at, b, 2 * n_chosen);
+    let routes = rows(&routes_at, b, 2 * n_experts_used);
     match case.op {
         Op::Route => {
-            let (scores, out) = (bench.values(b * n_experts)?, bench.results(b * 2 * n_chosen)?);
+            let (scores, out) =
+                (bench.values(b * n_experts)?, bench.results(b * 2 * n_experts_used)?);
             let routing = Routing {
                 scoring: Scoring::Softmax,
-                n_chosen,
+                n_experts_used,
                 choice_bias: None,
                 groups: None,
                 normalize: true,
                 scale: 1.0,
                 active: None,
             };
-            let (scores, to) = (rows(&scores, b, n_experts), rows(&out, b, 2 * n_chosen));
+            let (scores, to) = (rows(&scores, b, n_experts), rows(&out, b, 2 * n_experts_used));
             let launch = |_: usize| route(kernels, stream, &routing, scores, to);
             bench.measure(report, case, 1, &launch, &|| first(bench, &out))
         }
         Op::Sort => {
             let tiles = tiles(case, &of).expect("pairs that are sorted");
-            let room = ExpertPairs::new(device, b * n_chosen, n_experts)?;
+            let room = ExpertPairs::new(device, b * n_experts_used, n_experts)?;
             let launch = |_: usize| {
                 sort_by_expert(kernels, stream, routes, n_experts, tiles, &room).map(|_| ())
             };
             bench.measure(report, case, 1, &launch, &|| Ok(Vec::new()))
         }
         Op::ExpertActivation => {
-            let n = n_chosen * of.hidden_dim;
+            let n = n_experts_used * of.hidden_dim;
             let (both, out) = (bench.values(b * 2 * n)?, bench.results(b * n)?);
             let both = rows(&both, b, 2 * n);
             let ([gate, up], to) = ([0, n].map(|at| both.columns(at, n)), rows(&out, b, n));
@@ -168,8 +169,8 @@ fn between<D: Target>(
         }
         Op::Combine => {
             let dim = case.shape.dim;
-            let (x, out) = (bench.values(b * n_chosen * dim)?, bench.results(b * dim)?);
-            let (x, to): (Rows<'_, D>, _) = (rows(&x, b, n_chosen * dim), rows(&out, b, dim));
+            let (x, out) = (bench.values(b * n_experts_used * dim)?, bench.results(b * dim)?);
+            let (x, to): (Rows<'_, D>, _) = (rows(&x, b, n_experts_used * dim), rows(&out, b, dim));
             let launch = |_: usize| combine(kernels, stream, x, routes, to);
             bench.measure(report, case, 1, &launch, &|| first(bench, &out))
         }

@@ -30,8 +30,8 @@ fn n_launches(case: &Case, n_turns: usize) -> usize {
 }
 
 impl<D: Target> Bench<D> {
-    /// Measures a case and writes its row. `launch` queues it with the copies of turn `i < n_turns`; `found` reads some of its
-    /// results.
+    /// Measures a case and writes its row. `launch` queues it with the copies of turn `i < n_turns`; `found` reads some
+    /// of its results.
     pub(super) fn measure(
         &self,
         report: &mut Report<'_>,

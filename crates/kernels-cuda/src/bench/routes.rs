@@ -20,15 +20,15 @@ fn chosen(of: &Experts, n_rows: usize, set: usize) -> Vec<Vec<usize>> {
     };
     if n_rows == 1 {
         let all = shuffled(&mut Random(19));
-        return vec![sorted(all[set * of.n_chosen..][..of.n_chosen].to_vec())];
+        return vec![sorted(all[set * of.n_experts_used..][..of.n_experts_used].to_vec())];
     }
     let mut random = Random(23 + set as u64);
-    (0..n_rows).map(|_| sorted(shuffled(&mut random)[..of.n_chosen].to_vec())).collect()
+    (0..n_rows).map(|_| sorted(shuffled(&mut random)[..of.n_experts_used].to_vec())).collect()
 }
 
 /// Number of sets of routes for steps of `n_rows` rows.
 pub(super) fn n_sets(of: &Experts, n_rows: usize) -> usize {
-    if n_rows == 1 { of.n_experts / of.n_chosen } else { N_SETS }
+    if n_rows == 1 { of.n_experts / of.n_experts_used } else { N_SETS }
 }
 
 /// Mean number of experts that a step uses, over its sets of routes.
@@ -46,7 +46,7 @@ pub(super) fn mean_used(of: &Experts, n_rows: usize) -> f64 {
 /// Routes in the format of [`route`](crate::route()), with equal factors.
 pub(super) fn routes(of: &Experts, n_rows: usize, set: usize) -> Vec<f32> {
     let of_row = |row: Vec<usize>| {
-        let factors = std::iter::repeat_n(1.0 / of.n_chosen as f32, of.n_chosen);
+        let factors = std::iter::repeat_n(1.0 / of.n_experts_used as f32, of.n_experts_used);
         row.into_iter().map(|expert| expert as f32).chain(factors).collect::<Vec<_>>()
     };
     chosen(of, n_rows, set).into_iter().flat_map(of_row).collect()

@@ -20,7 +20,7 @@ pub(super) struct Shape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Experts {
     pub(super) n_experts: usize,
-    pub(super) n_chosen: usize,
+    pub(super) n_experts_used: usize,
     /// Rows of the gate matrix of one expert.
     pub(super) hidden_dim: usize,
 }
@@ -60,7 +60,7 @@ pub(super) const EXPERTS: Shape = Shape {
     head_dim: 128,
     vocab_size: 151_936,
     has_head_norms: true,
-    experts: Some(Experts { n_experts: 128, n_chosen: 8, hidden_dim: 768 }),
+    experts: Some(Experts { n_experts: 128, n_experts_used: 8, hidden_dim: 768 }),
 };
 
 /// The models and the sizes at which they are measured.
@@ -110,7 +110,7 @@ impl Sizes {
                 n_heads: 2,
                 n_kv_heads: 1,
                 vocab_size: 96,
-                experts: Some(Experts { n_experts: 4, n_chosen: 2, hidden_dim: 256 }),
+                experts: Some(Experts { n_experts: 4, n_experts_used: 2, hidden_dim: 256 }),
                 ..EXPERTS
             },
             batches: vec![1, 8, 33],

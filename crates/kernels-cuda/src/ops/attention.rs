@@ -61,7 +61,7 @@ pub struct Attention<'a, D: Device> {
     pub softcap: Option<f32>,
     /// Number of positions that a row attends to, up to and including its own; at least 1. Without it, rows attend to
     /// all positions up to their own.
-    pub window: Option<usize>,
+    pub sliding_window: Option<usize>,
     /// Whether windows are aligned chunks: a row attends only to its own chunk, up to itself.
     pub chunked: bool,
     /// A score per head that takes part in the softmax without a value, `[1, n_heads]`.
@@ -86,7 +86,7 @@ impl<D: Device> Attention<'_, D> {
 
     /// Asserts that shapes and devices match.
     fn check(&self, kernels: &Kernels<D>) {
-        let &Self { q, pages, tables, n_heads, window, sinks, out, .. } = self;
+        let &Self { q, pages, tables, n_heads, sliding_window, sinks, out, .. } = self;
         let (n_rows, spec) = (q.n_rows(), pages.spec());
         assert!(n_heads > 0 && n_heads.is_multiple_of(spec.n_kv_heads), "{n_heads} query heads");
         q.check(kernels, "q", n_rows, n_heads * spec.head_dim);
@@ -99,7 +99,7 @@ impl<D: Device> Attention<'_, D> {
         if let Some(reaches) = tables.reaches {
             reaches.check(kernels, "reaches", n_rows);
         }
-        assert!(window != Some(0), "a window without positions");
+        assert!(sliding_window != Some(0), "a window without positions");
         assert!(self.softcap.is_none_or(|cap| cap > 0.0), "a soft cap above zero");
         if let Some(sinks) = sinks {
             sinks.check(kernels, "sinks", 1, n_heads);
@@ -112,7 +112,7 @@ impl<D: Device> Attention<'_, D> {
         let Tables { positions, seq_of_row, bases, words, reaches } = self.tables;
         let [k_pages, v_pages, n_pages, n_kv_heads, page_shift, head_dim] = self.pages.arguments();
         // No window is equivalent to one that exceeds every context.
-        let window = self.window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
+        let window = self.sliding_window.map_or(0, |n| n.min(i32::MAX as usize) as i32);
         let window = if self.chunked { -window } else { window };
         let count = |list: List<'_, D>| Argument::I32(list.len().min(i32::MAX as usize) as i32);
         [

@@ -14,7 +14,7 @@ use crate::{Buffer, Error, Halves, Matrix, Quantized, Routing, Rows, half_type};
 /// Threads of the sorting kernel.
 const SORT_THREADS: u32 = 1024;
 /// Pairs of a tile for decode rows.
-const FEW: usize = 4;
+const DECODE_PAIRS: usize = 4;
 /// Warps of a block for decode rows, and matrix rows per warp of each kernel.
 const WARPS: usize = 4;
 const ROWS: [usize; 2] = [4, 2];
@@ -46,7 +46,7 @@ impl<D: Device> ExpertPairs<D> {
 
     /// Bytes for up to `max_pairs` pairs with up to `max_experts` experts.
     pub fn bytes(max_pairs: usize, max_experts: usize) -> usize {
-        (1 + Self::n_tiles(max_pairs, max_experts, FEW)) * TILE_BYTES + 4 * max_pairs
+        (1 + Self::n_tiles(max_pairs, max_experts, DECODE_PAIRS)) * TILE_BYTES + 4 * max_pairs
     }
 
     /// Allocates memory for up to `max_pairs` pairs with up to `max_experts` experts.
@@ -56,7 +56,11 @@ impl<D: Device> ExpertPairs<D> {
     pub fn new(device: &Arc<D>, max_pairs: usize, max_experts: usize) -> Result<Self, Error> {
         let n_bytes = Self::bytes(max_pairs, max_experts);
         let buffer = Buffer::new(device, "pairs of rows and experts", n_bytes)?;
-        Ok(Self { buffer, max_pairs, max_tiles: Self::n_tiles(max_pairs, max_experts, FEW) })
+        Ok(Self {
+            buffer,
+            max_pairs,
+            max_tiles: Self::n_tiles(max_pairs, max_experts, DECODE_PAIRS),
+        })
     }
 
     /// Addresses of the tiles and of the sorted pairs.
@@ -87,27 +91,31 @@ impl<D: Device> Copy for SortedPairs<'_, D> {}
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PairTiles {
     /// Decode rows: [`expert_matvec`] and [`expert_matvec_int8`].
-    Few,
-    /// All other products, with few pairs per expert. The choice between this and `Many` does not affect bits.
-    Several,
+    Decode,
+    /// All other products, with few pairs per expert. The choice between this and `LargePrefill` does not affect bits.
+    SmallPrefill,
     /// All other products, with many pairs per expert.
-    Many,
+    LargePrefill,
 }
 
 impl PairTiles {
     /// The better choice for this many pairs of prefill rows.
-    pub fn of_prompts(n_pairs: usize, n_experts: usize) -> Self {
+    pub fn for_prefill(n_pairs: usize, n_experts: usize) -> Self {
         let [small, _] = PAIR_TILES;
         // Larger tiles read a matrix less often, which pays off if most of them are full.
-        if n_pairs < 3 * small.pairs / 2 * n_experts { Self::Several } else { Self::Many }
+        if n_pairs < 3 * small.pairs / 2 * n_experts {
+            Self::SmallPrefill
+        } else {
+            Self::LargePrefill
+        }
     }
 
     /// Pairs of a tile.
     fn pairs(self) -> usize {
         match self {
-            Self::Few => FEW,
-            Self::Several => PAIR_TILES[0].pairs,
-            Self::Many => PAIR_TILES[1].pairs,
+            Self::Decode => DECODE_PAIRS,
+            Self::SmallPrefill => PAIR_TILES[0].pairs,
+            Self::LargePrefill => PAIR_TILES[1].pairs,
         }
     }
 }
@@ -130,14 +138,14 @@ pub fn is_worth_sorting(n_pairs: usize, n_experts: usize) -> bool {
 pub fn sort_by_expert<'a, D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
+    routes: Rows<'_, D>, // [n_rows, 2 * n_experts_used]
     n_experts: usize,
     tiles: PairTiles,
     room: &'a ExpertPairs<D>,
 ) -> Result<SortedPairs<'a, D>, Error> {
-    let n_chosen = routes.n_cols() / 2;
-    let n_pairs = routes.n_rows() * n_chosen;
-    routes.check(kernels, "routes", routes.n_rows(), 2 * n_chosen);
+    let n_experts_used = routes.n_cols() / 2;
+    let n_pairs = routes.n_rows() * n_experts_used;
+    routes.check(kernels, "routes", routes.n_rows(), 2 * n_experts_used);
     kernels.check("the pairs", &room.buffer, 0);
     assert!((1..=Routing::<D>::MAX_EXPERTS).contains(&n_experts), "{n_experts} experts");
     let n_tiles = ExpertPairs::<D>::n_tiles(n_pairs, n_experts, tiles.pairs());
@@ -152,7 +160,7 @@ pub fn sort_by_expert<'a, D: Device>(
         routes.address(),
         routes.stride(),
         Argument::I32(n_pairs as i32),
-        Argument::I32(n_chosen as i32),
+        Argument::I32(n_experts_used as i32),
         Argument::I32(n_experts as i32),
         Argument::I32(tiles.pairs() as i32),
         tiles_at,
@@ -175,19 +183,19 @@ pub struct ExpertLinear<'a, D: Device, X> {
     pub matrices: &'a [&'a Matrix<D>],
     /// Number of experts.
     pub n_experts: usize,
-    /// Activations, `[n_rows, n_cols]`, or `[n_rows, n_chosen * n_cols]` with separate columns for each expert of a
-    /// row.
+    /// Activations, `[n_rows, n_cols]`, or `[n_rows, n_experts_used * n_cols]` with separate columns for each expert of
+    /// a row.
     pub x: X,
-    /// The result of [`route`](crate::route()), `[n_rows, 2 * n_chosen]`.
+    /// The result of [`route`](crate::route()), `[n_rows, 2 * n_experts_used]`.
     pub routes: Rows<'a, D>,
-    /// The result, `[n_rows, n_chosen * (sum of all n_outputs)]`.
+    /// The result, `[n_rows, n_experts_used * (sum of all n_outputs)]`.
     pub out: Rows<'a, D>,
 }
 
 /// Dimensions of a product whose shapes were checked.
 struct Checked {
     n_cols: usize,
-    n_chosen: usize,
+    n_experts_used: usize,
     /// Columns of x per expert of a row; 0 if its experts share all of them.
     n_own: usize,
 }
@@ -200,27 +208,31 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
         x_cols: usize,
         sorted: Option<SortedPairs<'_, D>>,
     ) -> Checked {
-        let (n_rows, n_chosen) = (self.routes.n_rows(), self.routes.n_cols() / 2);
+        let (n_rows, n_experts_used) = (self.routes.n_rows(), self.routes.n_cols() / 2);
         let n_cols = self.matrices.first().map_or(0, |matrix| matrix.n_cols());
-        self.routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+        self.routes.check(kernels, "routes", n_rows, 2 * n_experts_used);
         let mut n_outputs = 0;
         for matrix in self.matrices {
             kernels.check("the matrix", matrix.buffer(), 0);
             assert_eq!(matrix.n_cols(), n_cols, "columns of the matrices");
             n_outputs += self.n_outputs(matrix);
         }
-        self.out.check(kernels, "out", n_rows, n_chosen * n_outputs);
+        self.out.check(kernels, "out", n_rows, n_experts_used * n_outputs);
         let n_own = if x_cols == n_cols { 0 } else { n_cols };
         assert!(
-            n_own == 0 || x_cols == n_chosen * n_cols,
+            n_own == 0 || x_cols == n_experts_used * n_cols,
             "{x_cols} columns of x, and experts take {n_cols}"
         );
         if let Some(sorted) = sorted {
             kernels.check("the pairs", &sorted.room.buffer, 0);
             let found = (sorted.n_pairs, sorted.n_experts);
-            assert_eq!(found, (n_rows * n_chosen, self.n_experts), "sorted pairs, and experts");
+            assert_eq!(
+                found,
+                (n_rows * n_experts_used, self.n_experts),
+                "sorted pairs, and experts"
+            );
         }
-        Checked { n_cols, n_chosen, n_own }
+        Checked { n_cols, n_experts_used, n_own }
     }
 
     /// Number of outputs of each expert.
@@ -237,10 +249,10 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
         stream: &D::Stream,
         checked: &Checked,
         sorted: Option<SortedPairs<'_, D>>,
-        how: &How<'_, D>,
+        how: &ExpertKernel<'_, D>,
     ) -> Result<(), Error> {
-        let &Checked { n_cols, n_chosen, .. } = checked;
-        let n_pairs = self.routes.n_rows() * n_chosen;
+        let &Checked { n_cols, n_experts_used, .. } = checked;
+        let n_pairs = self.routes.n_rows() * n_experts_used;
         let n_groups = match sorted {
             Some(sorted) => {
                 ExpertPairs::<D>::n_tiles(n_pairs, self.n_experts, sorted.tiles.pairs())
@@ -251,7 +263,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
         let none = Argument::Address(0);
         let number = |n: usize| Argument::I32(n as i32);
         let pairs = sorted.map_or([none; 2], |sorted| sorted.room.arguments());
-        let last = [n_cols, how.n_own, n_chosen, self.n_experts].map(number);
+        let last = [n_cols, how.n_own, n_experts_used, self.n_experts].map(number);
         let routes = [self.routes.address(), self.routes.stride()];
         let mut first_col = 0;
         let of_a_type = self.matrices.chunk_by(|a, b| a.ty() == b.ty());
@@ -259,7 +271,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
             let second = matrices.get(1);
             let n_outputs = [Some(&matrices[0]), second]
                 .map(|matrix| matrix.map_or(0, |matrix| self.n_outputs(matrix)));
-            let width = n_chosen * (n_outputs[0] + n_outputs[1]);
+            let width = n_experts_used * (n_outputs[0] + n_outputs[1]);
             let out = self.out.columns(first_col, width);
             first_col += width;
             let arguments = Arguments::of(&[
@@ -287,7 +299,7 @@ impl<D: Device, X> ExpertLinear<'_, D, X> {
 }
 
 /// The parameters in which the kernels of products differ.
-struct How<'a, D: Device> {
+struct ExpertKernel<'a, D: Device> {
     /// Selects the kernel of a type, if it has one.
     function: &'a dyn Fn(&ExpertTypeKernels<D>) -> Option<&D::Function>,
     /// Threads of a block, and its matrix rows.
@@ -304,16 +316,16 @@ struct How<'a, D: Device> {
 /// Index of the decode kernel for sorted or unsorted pairs.
 fn which<D: Device>(sorted: Option<SortedPairs<'_, D>>) -> usize {
     let Some(sorted) = sorted else { return 0 };
-    assert_eq!(sorted.tiles, PairTiles::Few, "what pairs were sorted for");
+    assert_eq!(sorted.tiles, PairTiles::Decode, "what pairs were sorted for");
     1
 }
 
 /// Index of the prefill kernel for sorted pairs.
 fn tile<D: Device>(sorted: SortedPairs<'_, D>) -> usize {
     match sorted.tiles {
-        PairTiles::Few => panic!("pairs were sorted for generated rows"),
-        PairTiles::Several => 0,
-        PairTiles::Many => 1,
+        PairTiles::Decode => panic!("pairs were sorted for generated rows"),
+        PairTiles::SmallPrefill => 0,
+        PairTiles::LargePrefill => 1,
     }
 }
 
@@ -344,7 +356,7 @@ pub fn expert_matvec<D: Device>(
     let checked = linear.check(kernels, x.n_cols(), sorted);
     check_four(x, &checked);
     let which = which(sorted);
-    let how = How {
+    let how = ExpertKernel {
         function: &|of| Some(&of.matvec[which]),
         block: [32, WARPS as u32],
         block_rows: WARPS * ROWS[which],
@@ -373,7 +385,7 @@ pub fn expert_matvec_int8<D: Device>(
     let x = linear.x;
     let checked = check_blocks(kernels, linear, sorted);
     let which = which(sorted);
-    let how = How {
+    let how = ExpertKernel {
         function: &|of| of.int8.as_ref().map(|int8| &int8.matvec[which]),
         block: [32, WARPS as u32],
         block_rows: WARPS * INT8_ROWS[which],
@@ -419,7 +431,7 @@ pub fn expert_matmul<D: Device>(
     check_four(x, &checked);
     // One kernel supports both tile sizes.
     tile(sorted);
-    let how = How {
+    let how = ExpertKernel {
         function: &|of| Some(&of.matmul),
         block: [F32_THREADS, 1],
         block_rows: F32_ROWS,
@@ -461,7 +473,7 @@ pub fn expert_matmul_half<D: Device>(
     let [values, stride, scales] = x.arguments();
     check_numbers(x.n_rows(), stride);
     let tile = tile(sorted);
-    let how = How {
+    let how = ExpertKernel {
         function: &|of| of.half.as_ref().map(|half| &half[tile]),
         block: [PAIR_TILES[tile].threads, 1],
         block_rows: PAIR_TILES[tile].w_rows,
@@ -491,7 +503,7 @@ pub fn expert_matmul_int8<D: Device>(
     let x_at = x.arguments();
     check_numbers(x.n_rows(), x_at[2]);
     let tile = tile(sorted);
-    let how = How {
+    let how = ExpertKernel {
         function: &|of| of.int8.as_ref().map(|int8| &int8.matmul[tile]),
         block: [PAIR_TILES[tile].threads, 1],
         block_rows: PAIR_TILES[tile].w_rows,
@@ -529,15 +541,15 @@ pub(super) mod tests {
     fn sorted(
         (kernels, stream): &On,
         routes: &[f32],
-        n_chosen: usize,
+        n_experts_used: usize,
         n_experts: usize,
         tiles: PairTiles,
     ) -> (Vec<[u32; 3]>, Vec<u32>) {
         let device = kernels.device();
-        let n_rows = routes.len() / (2 * n_chosen);
+        let n_rows = routes.len() / (2 * n_experts_used);
         let routes = on_device(device, stream, routes);
-        let routes = Rows::new(&routes, 0, n_rows, 2 * n_chosen, 2 * n_chosen);
-        let room = ExpertPairs::new(device, n_rows * n_chosen, n_experts).unwrap();
+        let routes = Rows::new(&routes, 0, n_rows, 2 * n_experts_used, 2 * n_experts_used);
+        let room = ExpertPairs::new(device, n_rows * n_experts_used, n_experts).unwrap();
         sort_by_expert(kernels, stream, routes, n_experts, tiles, &room).unwrap();
         let mut words = vec![0u32; room.buffer.n_bytes() / 4];
         room.buffer.read(stream, 0, &mut words).unwrap();
@@ -552,26 +564,33 @@ pub(super) mod tests {
     fn pairs_are_sorted_by_expert_and_keep_their_order() {
         let on = kernels();
         // Numbers of experts around the kernel's limits, pairs that divide evenly and not, and rows without experts.
-        for (n_rows, n_chosen, n_experts) in
+        for (n_rows, n_experts_used, n_experts) in
             [(1, 1, 1), (5, 2, 3), (70, 3, 8), (400, 4, 60), (130, 8, 300), (90, 2, 1024)]
         {
             let mut random = Random(n_experts as u64);
             let mut all = Vec::new();
             for row in 0..n_rows {
                 let id = |x: f32| ((x + 1.0) / 2.0 * n_experts as f32).min(n_experts as f32 - 1.0);
-                let ids: Vec<f32> =
-                    random.floats(n_chosen).into_iter().map(|x| id(x * x * x).floor()).collect();
-                let ids = if row % 9 == 4 { vec![-1.0; n_chosen] } else { ids };
-                all.extend([ids, vec![0.5; n_chosen]].concat());
+                let ids: Vec<f32> = random
+                    .floats(n_experts_used)
+                    .into_iter()
+                    .map(|x| id(x * x * x).floor())
+                    .collect();
+                let ids = if row % 9 == 4 { vec![-1.0; n_experts_used] } else { ids };
+                all.extend([ids, vec![0.5; n_experts_used]].concat());
             }
-            let id = |pair: usize| all[pair / n_chosen * 2 * n_chosen + pair % n_chosen];
+            let id = |pair: usize| {
+                all[pair / n_experts_used * 2 * n_experts_used + pair % n_experts_used]
+            };
             let mut wanted: Vec<usize> =
-                (0..n_rows * n_chosen).filter(|&pair| id(pair) >= 0.0).collect();
+                (0..n_rows * n_experts_used).filter(|&pair| id(pair) >= 0.0).collect();
             wanted.sort_by_key(|&pair| id(pair) as usize);
-            for (height, tile_rows) in
-                [(PairTiles::Few, 4), (PairTiles::Several, 32), (PairTiles::Many, 64)]
-            {
-                let (tiles, order) = sorted(&on, &all, n_chosen, n_experts, height);
+            for (height, tile_rows) in [
+                (PairTiles::Decode, 4),
+                (PairTiles::SmallPrefill, 32),
+                (PairTiles::LargePrefill, 64),
+            ] {
+                let (tiles, order) = sorted(&on, &all, n_experts_used, n_experts, height);
                 let found: Vec<usize> =
                     order[..wanted.len()].iter().map(|&pair| pair as usize).collect();
                 assert_eq!(found, wanted, "{n_experts} experts");
@@ -599,7 +618,7 @@ pub(super) mod tests {
             let values = on_device(device, &stream, &routes(&[&[0.0, id]]));
             let routes = Rows::vector(&values, 4);
             let room = ExpertPairs::new(device, 2, 3).unwrap();
-            sort_by_expert(&kernels, &stream, routes, 3, PairTiles::Few, &room).unwrap();
+            sort_by_expert(&kernels, &stream, routes, 3, PairTiles::Decode, &room).unwrap();
             let message = device.synchronize(&stream).unwrap_err().to_string();
             assert!(message.contains("trap") && message.contains("sort_by_expert"), "{message}");
         }
@@ -613,7 +632,7 @@ pub(super) mod tests {
         if row == 3 { [-1.0; 2] } else { [(row % 3) as f32, 4.0] }
     }
 
-    /// How pairs are multiplied.
+    /// ExpertKernel pairs are multiplied.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Form {
         Pairs,
@@ -690,7 +709,7 @@ pub(super) mod tests {
             let routes = Rows::new(&routes_at, first * 2 * N_CHOSEN, n, 2 * N_CHOSEN, 2 * N_CHOSEN);
             let sort =
                 |tiles| sort_by_expert(kernels, stream, routes, N_EXPERTS, tiles, &room).unwrap();
-            let sorted = is_sorted.then(|| sort(PairTiles::Few));
+            let sorted = is_sorted.then(|| sort(PairTiles::Decode));
             let x = Rows::new(&x_at, first * x_stride, n, x_cols, x_stride);
             let to = Rows::new(&out, first * out_stride, n, N_CHOSEN * n_out, out_stride);
             let linear = ExpertLinear { matrices, n_experts: N_EXPERTS, x, routes, out: to };
@@ -806,16 +825,16 @@ pub(super) mod tests {
     }
 
     #[cfg_attr(test, test)]
-    fn products_of_prompts() {
+    fn products_for_prefill() {
         let on = kernels();
-        let case = Case { form: Form::Tiles(PairTiles::Several), ..SMALL };
+        let case = Case { form: Form::Tiles(PairTiles::SmallPrefill), ..SMALL };
         for (i, ty) in BLOCK_TYPES.into_iter().enumerate() {
             let n_in = if ty.block_len() == 1 { 100 } else { 96.max(ty.block_len()) };
             let n_in = n_in.next_multiple_of(ty.block_len());
             check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..case });
         }
         // Partial blocks of rows, and full, mostly full and mostly empty tiles.
-        let case = Case { form: Form::Tiles(PairTiles::Many), ..SMALL };
+        let case = Case { form: Form::Tiles(PairTiles::LargePrefill), ..SMALL };
         check(&on, Case { ty: BlockType::BF16, n_in: 29, n_rows: 110, ..case });
         check(&on, Case { ty: BlockType::Q4_1, n_in: 32, n_rows: 78, n_out: [130, 7], ..case });
         // Rows shorter than a step.
@@ -825,22 +844,22 @@ pub(super) mod tests {
     }
 
     #[cfg_attr(test, test)]
-    fn products_of_prompts_in_half_precision() {
+    fn products_for_prefill_in_half_precision() {
         let on = kernels();
-        let case = Case { form: Form::HalfTiles(PairTiles::Several), ..SMALL };
+        let case = Case { form: Form::HalfTiles(PairTiles::SmallPrefill), ..SMALL };
         for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| ty != BlockType::F32).enumerate() {
             let n_in = 128.max(ty.block_len());
             check(&on, Case { ty, n_in, is_shared: i % 2 == 0, ..case });
         }
         check(&on, Case { ty: BlockType::F16, n_in: 100, n_rows: 40, n_out: [70, 3], ..case });
-        let case = Case { form: Form::HalfTiles(PairTiles::Many), ..SMALL };
+        let case = Case { form: Form::HalfTiles(PairTiles::LargePrefill), ..SMALL };
         check(&on, Case { ty: BlockType::Q8_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
     }
 
     #[cfg_attr(test, test)]
-    fn products_of_prompts_of_8_bit_integers() {
+    fn products_for_prefill_of_8_bit_integers() {
         let on = kernels();
-        let case = Case { form: Form::Int8Tiles(PairTiles::Several), ..SMALL };
+        let case = Case { form: Form::Int8Tiles(PairTiles::SmallPrefill), ..SMALL };
         for (i, ty) in BLOCK_TYPES.into_iter().filter(|&ty| takes_quantized(ty)).enumerate() {
             check(
                 &on,
@@ -853,19 +872,25 @@ pub(super) mod tests {
             );
         }
         check(&on, Case { ty: BlockType::Q5_1, n_in: 64, n_rows: 40, n_out: [70, 3], ..case });
-        let case = Case { form: Form::Int8Tiles(PairTiles::Many), ..SMALL };
+        let case = Case { form: Form::Int8Tiles(PairTiles::LargePrefill), ..SMALL };
         check(&on, Case { ty: BlockType::Q4_0, n_in: 96, n_rows: 70, n_out: [130, 7], ..case });
     }
 
     #[cfg_attr(test, test)]
     fn tiles_of_either_size_have_the_same_bits() {
-        assert_eq!(PairTiles::of_prompts(1000, 20), PairTiles::Many);
-        assert_eq!(PairTiles::of_prompts(1000, 40), PairTiles::Several);
+        assert_eq!(PairTiles::for_prefill(1000, 20), PairTiles::LargePrefill);
+        assert_eq!(PairTiles::for_prefill(1000, 40), PairTiles::SmallPrefill);
         let on = kernels();
         for (ty, forms) in [
-            (BlockType::F32, [PairTiles::Several, PairTiles::Many].map(Form::Tiles)),
-            (BlockType::Q4_K, [PairTiles::Several, PairTiles::Many].map(Form::HalfTiles)),
-            (BlockType::Q6_K, [PairTiles::Several, PairTiles::Many].map(Form::Int8Tiles)),
+            (BlockType::F32, [PairTiles::SmallPrefill, PairTiles::LargePrefill].map(Form::Tiles)),
+            (
+                BlockType::Q4_K,
+                [PairTiles::SmallPrefill, PairTiles::LargePrefill].map(Form::HalfTiles),
+            ),
+            (
+                BlockType::Q6_K,
+                [PairTiles::SmallPrefill, PairTiles::LargePrefill].map(Form::Int8Tiles),
+            ),
         ] {
             let case = Case { ty, n_in: 256, n_rows: 38, ..SMALL };
             let [small, large] = forms.map(|form| check(&on, Case { form, ..case }));
@@ -910,9 +935,9 @@ pub(super) mod tests {
         experts_that_do_not_exist_are_reported,
         products_with_the_experts_that_rows_chose,
         products_of_8_bit_integers,
-        products_of_prompts,
-        products_of_prompts_in_half_precision,
-        products_of_prompts_of_8_bit_integers,
+        products_for_prefill,
+        products_for_prefill_in_half_precision,
+        products_for_prefill_of_8_bit_integers,
         tiles_of_either_size_have_the_same_bits,
         matrices_of_different_types_are_multiplied_one_after_the_other,
     ];

@@ -1,7 +1,7 @@
 //! Routing of rows to experts, and combination of the experts' results.
 //!
-//! Routes, `[n_rows, 2 * n_chosen]`, are the indices of a row's experts in ascending order, followed by their factors.
-//! A padding row has index -1 for each expert.
+//! Routes, `[n_rows, 2 * n_experts_used]`, are the indices of a row's experts in ascending order, followed by their
+//! factors. A padding row has index -1 for each expert.
 
 use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, PER_LANE};
@@ -50,7 +50,7 @@ pub struct Routing<'a, D: Device> {
     /// Function from scores to factors.
     pub scoring: Scoring,
     /// Experts per row.
-    pub n_chosen: usize,
+    pub n_experts_used: usize,
     /// Added to the factors for selection only, `[1, n_experts]`.
     pub choice_bias: Option<Rows<'a, D>>,
     /// Groups of experts, if selection is limited to the best ones.
@@ -80,15 +80,16 @@ pub fn route<D: Device>(
     stream: &D::Stream,
     routing: &Routing<'_, D>,
     scores: Rows<'_, D>, // [n_rows, n_experts]
-    out: Rows<'_, D>,    // [n_rows, 2 * n_chosen]
+    out: Rows<'_, D>,    // [n_rows, 2 * n_experts_used]
 ) -> Result<(), Error> {
-    let &Routing { scoring, n_chosen, choice_bias, groups, normalize, scale, active } = routing;
+    let &Routing { scoring, n_experts_used, choice_bias, groups, normalize, scale, active } =
+        routing;
     let (n_rows, n_experts) = (scores.n_rows(), scores.n_cols());
-    assert!((1..=n_experts).contains(&n_chosen), "{n_chosen} of {n_experts} experts");
+    assert!((1..=n_experts).contains(&n_experts_used), "{n_experts_used} of {n_experts} experts");
     let per_lane = PER_LANE.iter().position(|n| n_experts <= 32 * n);
     let per_lane = per_lane.unwrap_or_else(|| panic!("{n_experts} experts"));
     scores.check(kernels, "scores", n_rows, n_experts);
-    out.check(kernels, "routes", n_rows, 2 * n_chosen);
+    out.check(kernels, "routes", n_rows, 2 * n_experts_used);
     if let Some(bias) = choice_bias {
         bias.check(kernels, "the bias of the choice", 1, n_experts);
     }
@@ -97,7 +98,7 @@ pub fn route<D: Device>(
     }
     if let Some(Groups { n, n_open, n_best }) = groups {
         let fits = n > 0 && n_experts.is_multiple_of(n) && n_open <= n;
-        assert!(fits && n_open * (n_experts / n) >= n_chosen, "{n_open} of {n} groups");
+        assert!(fits && n_open * (n_experts / n) >= n_experts_used, "{n_open} of {n} groups");
         assert!([1, 2].contains(&n_best), "groups by their {n_best} best");
     }
     let Groups { n: n_groups, n_open, n_best } =
@@ -120,7 +121,7 @@ pub fn route<D: Device>(
         out.stride(),
         Argument::I32(n_rows as i32),
         Argument::I32(n_experts as i32),
-        Argument::I32(n_chosen as i32),
+        Argument::I32(n_experts_used as i32),
         Argument::I32(scoring),
         Argument::I32(n_groups as i32),
         Argument::I32(n_open as i32),
@@ -147,13 +148,13 @@ pub fn route<D: Device>(
 pub fn combine<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
-    x: Rows<'_, D>,      // [n_rows, n_chosen * n_cols]
-    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
+    x: Rows<'_, D>,      // [n_rows, n_experts_used * n_cols]
+    routes: Rows<'_, D>, // [n_rows, 2 * n_experts_used]
     out: Rows<'_, D>,    // [n_rows, n_cols]
 ) -> Result<(), Error> {
-    let (n_rows, n_cols, n_chosen) = (out.n_rows(), out.n_cols(), routes.n_cols() / 2);
-    x.check(kernels, "results of experts", n_rows, n_chosen * n_cols);
-    routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+    let (n_rows, n_cols, n_experts_used) = (out.n_rows(), out.n_cols(), routes.n_cols() / 2);
+    x.check(kernels, "results of experts", n_rows, n_experts_used * n_cols);
+    routes.check(kernels, "routes", n_rows, 2 * n_experts_used);
     out.check(kernels, "out", n_rows, n_cols);
     // Both kernels have the same bits.
     let is_aligned = x.is_aligned() && out.is_aligned() && n_cols.is_multiple_of(4);
@@ -165,7 +166,7 @@ pub fn combine<D: Device>(
         routes.stride(),
         out.address(),
         out.stride(),
-        Argument::I32(n_chosen as i32),
+        Argument::I32(n_experts_used as i32),
         Argument::I32(n_cols as i32),
     ];
     let grid = grid(n_rows, n_cols, [1, 4][which]);
@@ -185,17 +186,20 @@ pub fn expert_bias<D: Device>(
     kernels: &Kernels<D>,
     stream: &D::Stream,
     biases: Rows<'_, D>, // [1, n_experts * n]
-    x: Rows<'_, D>,      // [n_rows, n_chosen * n]
-    routes: Rows<'_, D>, // [n_rows, 2 * n_chosen]
-    out: Rows<'_, D>,    // [n_rows, n_chosen * n], which may be `x`
+    x: Rows<'_, D>,      // [n_rows, n_experts_used * n]
+    routes: Rows<'_, D>, // [n_rows, 2 * n_experts_used]
+    out: Rows<'_, D>,    // [n_rows, n_experts_used * n], which may be `x`
 ) -> Result<(), Error> {
-    let (n_rows, n_cols, n_chosen) = (x.n_rows(), x.n_cols(), routes.n_cols() / 2);
-    assert!(n_chosen > 0 && n_cols.is_multiple_of(n_chosen), "results of {n_chosen} experts");
-    let width = n_cols / n_chosen;
+    let (n_rows, n_cols, n_experts_used) = (x.n_rows(), x.n_cols(), routes.n_cols() / 2);
+    assert!(
+        n_experts_used > 0 && n_cols.is_multiple_of(n_experts_used),
+        "results of {n_experts_used} experts"
+    );
+    let width = n_cols / n_experts_used;
     let n_experts = biases.n_cols() / width.max(1);
     biases.check(kernels, "biases of experts", 1, n_experts * width);
     x.check(kernels, "results of experts", n_rows, n_cols);
-    routes.check(kernels, "routes", n_rows, 2 * n_chosen);
+    routes.check(kernels, "routes", n_rows, 2 * n_experts_used);
     out.check(kernels, "out", n_rows, n_cols);
     let arguments = [
         x.address(),
@@ -264,7 +268,7 @@ pub(super) mod tests {
     #[derive(Clone, Copy, Debug)]
     struct Choice {
         scoring: Scoring,
-        n_chosen: usize,
+        n_experts_used: usize,
         groups: Option<Groups>,
         normalize: bool,
         scale: f32,
@@ -272,7 +276,7 @@ pub(super) mod tests {
 
     const PLAIN: Choice = Choice {
         scoring: Scoring::Softmax,
-        n_chosen: 2,
+        n_experts_used: 2,
         groups: None,
         normalize: false,
         scale: 1.0,
@@ -309,7 +313,7 @@ pub(super) mod tests {
             let groups = first_of((0..n_groups).collect(), &total, n_open);
             open.retain(|e| groups.contains(&(e / len)));
         }
-        let chosen = first_of(open, &key, choice.n_chosen);
+        let chosen = first_of(open, &key, choice.n_experts_used);
         let mut of_chosen: Vec<f64> = chosen.iter().map(|&e| factors[e]).collect();
         if let Scoring::SparseMixer { margin } = choice.scoring {
             let part = |e: usize| {
@@ -343,14 +347,14 @@ pub(super) mod tests {
     ) -> Vec<f32> {
         let device = kernels.device();
         let n_rows = scores.len() / n_experts;
-        let stride = 2 * choice.n_chosen + 1;
+        let stride = 2 * choice.n_experts_used + 1;
         let scores = on_device(device, stream, scores);
         let out = on_device(device, stream, &vec![7.5f32; n_rows * stride]);
         let bias = bias.map(|bias| on_device(device, stream, bias));
         let active = active.map(|active| on_device(device, stream, active));
         let routing = Routing {
             scoring: choice.scoring,
-            n_chosen: choice.n_chosen,
+            n_experts_used: choice.n_experts_used,
             choice_bias: bias.as_ref().map(|bias| Rows::vector(bias, n_experts)),
             groups: choice.groups,
             normalize: choice.normalize,
@@ -358,7 +362,7 @@ pub(super) mod tests {
             active: active.as_ref().map(List::all),
         };
         let scores = Rows::new(&scores, 0, n_rows, n_experts, n_experts);
-        let to = Rows::new(&out, 0, n_rows, 2 * choice.n_chosen, stride);
+        let to = Rows::new(&out, 0, n_rows, 2 * choice.n_experts_used, stride);
         route(kernels, stream, &routing, scores, to).unwrap();
         let all = read(stream, &out, n_rows * stride);
         let rows = all.chunks(stride).flat_map(|row| {
@@ -376,9 +380,9 @@ pub(super) mod tests {
         n_experts: usize,
     ) {
         let found = found(on, choice, bias, scores, n_experts, None);
-        for (row, found) in scores.chunks(n_experts).zip(found.chunks(2 * choice.n_chosen)) {
+        for (row, found) in scores.chunks(n_experts).zip(found.chunks(2 * choice.n_experts_used)) {
             let (ids, factors) = expected(choice, bias, row);
-            let (found_ids, found) = found.split_at(choice.n_chosen);
+            let (found_ids, found) = found.split_at(choice.n_experts_used);
             let found_ids: Vec<usize> = found_ids.iter().map(|&id| id as usize).collect();
             assert_eq!(found_ids, ids, "{choice:?}");
             for (found, wanted) in found.iter().zip(factors) {
@@ -400,7 +404,7 @@ pub(super) mod tests {
             Choice { normalize: true, scale: 2.5, ..PLAIN },
             of_chosen,
             sigmoid,
-            Choice { n_chosen: 4, normalize: true, ..sigmoid },
+            Choice { n_experts_used: 4, normalize: true, ..sigmoid },
         ] {
             assert_routes(&on, &choice, None, &scores, 4);
             assert_routes(&on, &choice, Some(&[0.0, 9.0, 0.0, -1.0]), &scores, 4);
@@ -409,7 +413,7 @@ pub(super) mod tests {
         assert_routes(&on, &mixer, None, &[3.7, 0.5, 4.0, 3.4], 4);
         assert_routes(&on, &mixer, None, &[-1.0, -1.1, -1.2, -9.0], 4);
         let many: Vec<f32> = (0..90).map(|i| 5.0 + (i * 37 % 90) as f32 / 60.0).collect();
-        assert_routes(&on, &Choice { n_chosen: 4, ..mixer }, None, &many, 90);
+        assert_routes(&on, &Choice { n_experts_used: 4, ..mixer }, None, &many, 90);
         // Large scores do not overflow, and the bias selects an expert far below the best.
         let large = [-300.0, 200.0, 0.0, 199.0];
         assert_routes(&on, &of_chosen, Some(&[900.0, 0.0, 600.0, 0.0]), &large, 4);
@@ -417,13 +421,13 @@ pub(super) mod tests {
         // Ties choose the first, including zeros of both signs.
         assert_routes(&on, &PLAIN, None, &[1.0; 200], 200);
         let zeros: Vec<f32> = (0..40).map(|i| if i % 3 == 0 { -0.0 } else { 0.0 }).collect();
-        assert_routes(&on, &Choice { n_chosen: 5, ..of_chosen }, None, &zeros, 40);
+        assert_routes(&on, &Choice { n_experts_used: 5, ..of_chosen }, None, &zeros, 40);
     }
 
     #[cfg_attr(test, test)]
     fn any_number_of_experts() {
         let on = kernels();
-        for (n_experts, n_chosen, groups) in [
+        for (n_experts, n_experts_used, groups) in [
             (1, 1, None),
             (8, 2, Some((4, 1))),
             (33, 4, None),
@@ -438,7 +442,7 @@ pub(super) mod tests {
             let scores: Vec<f32> = random.floats(3 * n_experts).iter().map(|x| 4.0 * x).collect();
             let bias = random.floats(n_experts);
             let groups = |n_best| groups.map(|(n, n_open)| Groups { n, n_open, n_best });
-            let choice = Choice { n_chosen, groups: groups(2), normalize: true, ..PLAIN };
+            let choice = Choice { n_experts_used, groups: groups(2), normalize: true, ..PLAIN };
             assert_routes(
                 &on,
                 &Choice { scoring: Scoring::Sigmoid, ..choice },
@@ -455,7 +459,7 @@ pub(super) mod tests {
     fn rows_alone_and_rows_that_take_no_part() {
         let on = kernels();
         let scores = Random(8).floats(7 * 70);
-        let choice = Choice { n_chosen: 3, ..PLAIN };
+        let choice = Choice { n_experts_used: 3, ..PLAIN };
         let all = found(&on, &choice, None, &scores, 70, None);
         for row in 0..7 {
             let alone = found(&on, &choice, None, &scores[row * 70..][..70], 70, None);
@@ -489,7 +493,7 @@ pub(super) mod tests {
         (kernels, stream): &On,
         routes: &[f32],
         x: &[f32],
-        n_chosen: usize,
+        n_experts_used: usize,
         n_cols: usize,
         first: usize,
         n: usize,
@@ -497,7 +501,7 @@ pub(super) mod tests {
         let put = |values: &[f32]| on_device::<f32>(kernels.device(), stream, values);
         let stride = n_cols + 4;
         let (routes, x, out) = (put(routes), put(x), put(&vec![7.5; n * stride]));
-        let [x_cols, route_cols] = [n_chosen * n_cols, 2 * n_chosen];
+        let [x_cols, route_cols] = [n_experts_used * n_cols, 2 * n_experts_used];
         let x = Rows::new(&x, first * x_cols, n, x_cols, x_cols);
         let routes = Rows::new(&routes, first * route_cols, n, route_cols, route_cols);
         let to = Rows::new(&out, 0, n, n_cols, stride);
@@ -511,17 +515,18 @@ pub(super) mod tests {
     fn results_are_added_by_their_factors() {
         let on = kernels();
         // Enough elements for four per thread, and a padding row with NaN results.
-        for (n_rows, n_chosen, n_cols) in [(3, 2, 5), (2, 1, 131), (4, 9, 16), (70, 3, 1900)] {
+        for (n_rows, n_experts_used, n_cols) in [(3, 2, 5), (2, 1, 131), (4, 9, 16), (70, 3, 1900)]
+        {
             let mut random = Random(n_cols as u64);
-            let mut x = random.floats(n_rows * n_chosen * n_cols);
-            x[n_chosen * n_cols..][..n_chosen * n_cols].fill(f32::NAN);
+            let mut x = random.floats(n_rows * n_experts_used * n_cols);
+            x[n_experts_used * n_cols..][..n_experts_used * n_cols].fill(f32::NAN);
             let mut routes = Vec::new();
             for row in 0..n_rows {
                 let id = |i: usize| if row == 1 { -1.0 } else { i as f32 };
-                routes.extend((0..n_chosen).map(id));
-                routes.extend(random.floats(n_chosen));
+                routes.extend((0..n_experts_used).map(id));
+                routes.extend(random.floats(n_experts_used));
             }
-            let found = sums(&on, &routes, &x, n_chosen, n_cols, 0, n_rows);
+            let found = sums(&on, &routes, &x, n_experts_used, n_cols, 0, n_rows);
             for (row, found) in found.chunks(n_cols).enumerate() {
                 if row == 1 {
                     assert!(found.iter().all(|&x| x == 0.0));
@@ -529,16 +534,16 @@ pub(super) mod tests {
                 }
                 for (col, found) in found.iter().enumerate() {
                     let of = |i: usize| {
-                        let factor = routes[row * 2 * n_chosen + n_chosen + i];
-                        f64::from(factor) * f64::from(x[(row * n_chosen + i) * n_cols + col])
+                        let factor = routes[row * 2 * n_experts_used + n_experts_used + i];
+                        f64::from(factor) * f64::from(x[(row * n_experts_used + i) * n_cols + col])
                     };
-                    let wanted: f64 = (0..n_chosen).map(of).sum();
+                    let wanted: f64 = (0..n_experts_used).map(of).sum();
                     assert!((f64::from(*found) - wanted).abs() < 1e-6, "{found} {wanted}");
                 }
             }
             let last = n_rows - 1;
             assert_eq!(
-                sums(&on, &routes, &x, n_chosen, n_cols, last, 1),
+                sums(&on, &routes, &x, n_experts_used, n_cols, last, 1),
                 found[last * n_cols..],
                 "alone"
             );
@@ -549,15 +554,15 @@ pub(super) mod tests {
     fn results_get_the_biases_of_their_experts() {
         let (kernels, stream) = kernels();
         let device = kernels.device();
-        for (n_chosen, width) in [(2, 5), (3, 131), (1, 64)] {
-            let (n_rows, n_experts, n_cols) = (3, 4, n_chosen * width);
+        for (n_experts_used, width) in [(2, 5), (3, 131), (1, 64)] {
+            let (n_rows, n_experts, n_cols) = (3, 4, n_experts_used * width);
             let stride = n_cols + 3;
             let mut random = Random(width as u64);
             let (x, biases) = (random.floats(n_rows * stride), random.floats(n_experts * width));
             // The middle row is padding.
             let id = |row: usize, i: usize| [Some((3 + i) % 4), None, Some(i)][row];
             let ids = |row: usize| {
-                (0..2 * n_chosen).map(move |i| id(row, i).map_or(-1.0, |id| id as f32))
+                (0..2 * n_experts_used).map(move |i| id(row, i).map_or(-1.0, |id| id as f32))
             };
             let routes: Vec<f32> = (0..n_rows).flat_map(ids).collect();
             let mut wanted = x.clone();
@@ -571,10 +576,10 @@ pub(super) mod tests {
             let put = |values: &[f32]| on_device::<f32>(device, &stream, values);
             let (x, biases, routes) = (put(&x), put(&biases), put(&routes));
             let rows = Rows::new(&x, 0, n_rows, n_cols, stride);
-            let routes = Rows::new(&routes, 0, n_rows, 2 * n_chosen, 2 * n_chosen);
+            let routes = Rows::new(&routes, 0, n_rows, 2 * n_experts_used, 2 * n_experts_used);
             let biases = Rows::vector(&biases, n_experts * width);
             expert_bias(&kernels, &stream, biases, rows, routes, rows).unwrap();
-            assert_eq!(read(&stream, &x, n_rows * stride), wanted, "{n_chosen} of {width}");
+            assert_eq!(read(&stream, &x, n_rows * stride), wanted, "{n_experts_used} of {width}");
         }
     }
 

@@ -24,13 +24,13 @@ pub(super) const SPLIT_HEADS: usize = 1 << 14;
 const SPAN_HEADS: usize = 1 << 16;
 
 /// Capacity of a scratch buffer.
-struct Room {
+struct Capacity {
     splits: usize,
     spans: usize,
     counters: usize,
 }
 
-impl Room {
+impl Capacity {
     fn new(max_rows: usize, n_heads: usize, max_kv_len: usize) -> Self {
         let n_splits = max_kv_len.div_ceil(SPLIT).max(1);
         // A window may begin in the middle of a span.
@@ -69,7 +69,7 @@ pub struct AttentionScratch<D: Device> {
 impl<D: Device> AttentionScratch<D> {
     /// Bytes that [`Self::new`] allocates for the same limits; `usize::MAX` on overflow.
     pub fn bytes(max_rows: usize, n_heads: usize, head_dim: usize, max_kv_len: usize) -> usize {
-        let bytes = Room::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
+        let bytes = Capacity::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
         bytes.into_iter().fold(0, usize::saturating_add)
     }
 
@@ -88,7 +88,7 @@ impl<D: Device> AttentionScratch<D> {
         max_kv_len: usize,
     ) -> Result<Self, Error> {
         let what = "sums of attention";
-        let bytes = Room::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
+        let bytes = Capacity::new(max_rows, n_heads, max_kv_len).bytes(head_dim);
         if bytes.contains(&usize::MAX) {
             return Err(Error::OutOfMemory { what: what.to_owned(), n_bytes: usize::MAX });
         }
@@ -157,7 +157,7 @@ pub fn attention_decode<D: Device>(
     let of_heads = new_heads.as_ref().map_or(NewHeads::<D>::NONE, NewHeads::arguments);
     let [quants, blocks, quants_stride, in_bf16] =
         to.as_ref().map_or(Quantized::<D>::NULL, Quantized::target);
-    let &Attention { q, pages, window, .. } = attention;
+    let &Attention { q, pages, sliding_window, .. } = attention;
     let (n_rows, spec, group) = (q.n_rows(), pages.spec(), attention.group());
     for buffer in [&scratch.splits, &scratch.spans, &scratch.counters] {
         kernels.check("the scratch", buffer, 0);
@@ -167,7 +167,7 @@ pub fn attention_decode<D: Device>(
 
     // A window may begin in the middle of a split, and its splits in the middle of a span.
     let n_splits = max_kv_len.div_ceil(SPLIT);
-    let of_window = window.map_or(usize::MAX, |window| window.div_ceil(SPLIT) + 1);
+    let of_window = sliding_window.map_or(usize::MAX, |window| window.div_ceil(SPLIT) + 1);
     let (n_splits, n_spans) = if of_window < n_splits {
         (of_window, of_window.div_ceil(SPAN) + 1)
     } else {

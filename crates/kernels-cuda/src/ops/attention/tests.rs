@@ -25,7 +25,7 @@ struct Case {
     head_dim: usize,
     page_len: usize,
     softcap: Option<f32>,
-    window: Option<usize>,
+    sliding_window: Option<usize>,
     chunked: bool,
     sinks: bool,
     /// For prefill rows.
@@ -43,7 +43,7 @@ impl Case {
             head_dim: 64,
             page_len: 16,
             softcap: None,
-            window: None,
+            sliding_window: None,
             chunked: false,
             sinks: false,
             arithmetic: AttentionArithmetic::Tensor,
@@ -124,7 +124,7 @@ impl World {
         let mut next = n_pages as u32;
         for (seq, &n) in case.seqs.iter().enumerate() {
             change(seq, &mut k[seq], &mut v[seq]);
-            let slides = case.window.filter(|_| !case.chunked);
+            let slides = case.sliding_window.filter(|_| !case.chunked);
             let first = slides.map_or(0, |w| n.saturating_sub(w)) / page_len;
             bases.push((words.len() as u32).wrapping_sub(first as u32));
             let mut slots = vec![u32::MAX; n];
@@ -191,7 +191,7 @@ impl World {
             n_heads: case.n_heads,
             scale: 1.0 / (case.head_dim as f32).sqrt(),
             softcap: case.softcap,
-            window: case.window,
+            sliding_window: case.sliding_window,
             chunked: case.chunked,
             sinks: case.sinks.then(|| Rows::vector_at(&sinks_at, 3, case.n_heads)),
             out: Rows::new(&out_at, 0, n_rows, n_cols, stride),
@@ -283,11 +283,12 @@ impl World {
 
     /// The expected result of a row in F64.
     fn expected(&self, row: Row) -> Vec<f64> {
-        let Case { n_heads, n_kv_heads, head_dim, softcap, window, chunked, sinks, .. } = self.case;
+        let Case { n_heads, n_kv_heads, head_dim, softcap, sliding_window, chunked, sinks, .. } =
+            self.case;
         let Some(seq) = row.seq else { return vec![0.0; self.case.n_cols()] };
-        let first = match window {
+        let first = match sliding_window {
             Some(n) if chunked => row.position - row.position % n,
-            window => window.map_or(0, |n| (row.position + 1).saturating_sub(n)),
+            sliding_window => sliding_window.map_or(0, |n| (row.position + 1).saturating_sub(n)),
         };
         let scale = 1.0 / (head_dim as f64).sqrt();
         let kv_cols = self.case.kv_cols();

@@ -80,7 +80,7 @@ impl<D: Device> Launcher<'_, D> {
                 Scoring::SoftmaxOfChosen => kernels::Scoring::SoftmaxOfChosen,
                 Scoring::SparseMixer { margin } => kernels::Scoring::SparseMixer { margin },
             },
-            n_chosen: route.n_chosen,
+            n_experts_used: route.n_chosen,
             choice_bias: self.weight(route.choice_bias, route.n_experts),
             groups: route.groups.map(|groups| kernels::Groups {
                 n: groups.n,
@@ -113,8 +113,8 @@ impl<D: Device> Launcher<'_, D> {
         let room = self.experts.0.as_ref().expect("there is room for pairs");
         let n_pairs = rows.len() * n_chosen;
         let tiles = match role {
-            Role::Generated => is_worth_sorting(n_pairs, n_experts).then_some(PairTiles::Few),
-            Role::Prompt => Some(PairTiles::of_prompts(n_pairs, n_experts)),
+            Role::Generated => is_worth_sorting(n_pairs, n_experts).then_some(PairTiles::Decode),
+            Role::Prompt => Some(PairTiles::for_prefill(n_pairs, n_experts)),
         };
         let sort = |tiles| kernels::sort_by_expert(kernels, stream, routes, n_experts, tiles, room);
         let sorted = tiles.map(sort).transpose()?;

@@ -386,7 +386,7 @@ impl<'a, D: Device> Launcher<'a, D> {
                 n_heads: attention.n_heads,
                 scale: attention.scale,
                 softcap: attention.softcap,
-                window: attention.window,
+                sliding_window: attention.window,
                 chunked: attention.chunked,
                 sinks: self.weight(attention.sinks, attention.n_heads),
                 out: self.rows(&step.output, rows.clone()),

@@ -119,15 +119,15 @@ fn a_decode_step_is_replayed() {
 
 #[cfg_attr(test, test)]
 fn decode_windows() {
-    for window in [1, 20, 256, 300, 4000] {
-        let window = Some(window);
-        let case = Case { window, head_dim: 16, ..Case::new(&[600, 19, 513, 1]) };
+    for sliding_window in [1, 20, 256, 300, 4000] {
+        let sliding_window = Some(sliding_window);
+        let case = Case { sliding_window, head_dim: 16, ..Case::new(&[600, 19, 513, 1]) };
         check_decodes(&case);
         check_decodes(&Case { chunked: true, ..case });
     }
     // A window over parts of three spans.
     let case = Case { head_dim: 8, n_heads: 1, n_kv_heads: 1, ..Case::new(&[6000]) };
-    check_decodes(&Case { window: Some(3000), ..case });
+    check_decodes(&Case { sliding_window: Some(3000), ..case });
 }
 
 #[cfg_attr(test, test)]
@@ -135,7 +135,7 @@ fn decode_soft_caps_and_sinks() {
     let case = Case::new(&[1, 257, 40]);
     check_decodes(&Case { softcap: Some(0.7), ..case.clone() });
     check_decodes(&Case { sinks: true, ..case.clone() });
-    check_decodes(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
+    check_decodes(&Case { sinks: true, softcap: Some(2.0), sliding_window: Some(33), ..case });
 }
 
 #[cfg_attr(test, test)]
@@ -143,17 +143,17 @@ fn values_that_a_decode_row_does_not_see_change_no_bit() {
     let case = Case { n_heads: 2, n_kv_heads: 1, head_dim: 16, ..Case::new(&[40]) };
     let [f8, q4_0] = [BlockType::F8, BlockType::Q4_0].map(|ty| Case { ty, ..case.clone() });
     for case in [in_f32(&case), in_f32(&f8), case, f8, q4_0] {
-        let case = Case { window: Some(20), ..case };
+        let case = Case { sliding_window: Some(20), ..case };
         let row = [Row::of(0, 30)];
-        let plain = World::new(&Case { window: None, ..case.clone() });
-        let odd = World::with(&Case { window: None, ..case.clone() }, |_, k, v| {
+        let plain = World::new(&Case { sliding_window: None, ..case.clone() });
+        let odd = World::with(&Case { sliding_window: None, ..case.clone() }, |_, k, v| {
             v[10 * 16] = f32::NAN;
             k[9 * 16..10 * 16].fill(f32::NAN);
             v[31 * 16..].fill(f32::INFINITY);
             k[32 * 16..].fill(f32::NAN);
         });
         let mut worlds = [plain, odd];
-        worlds.iter_mut().for_each(|world| world.case.window = Some(20));
+        worlds.iter_mut().for_each(|world| world.case.sliding_window = Some(20));
         let [plain, odd] = worlds.map(|world| world.decode(&row, 40));
         assert_eq!(bits(&odd), bits(&plain));
     }

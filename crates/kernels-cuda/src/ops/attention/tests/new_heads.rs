@@ -128,7 +128,7 @@ fn of_contexts_of_several_splits() {
     check(&case, turn, many);
     check(&in_f32(&case), turn, many);
     for chunked in [false, true] {
-        check_both(&Case { window: Some(20), chunked, ..case.clone() }, turn);
+        check_both(&Case { sliding_window: Some(20), chunked, ..case.clone() }, turn);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
 fn check_prefill(case: &Case, tolerance: f64) {
     let world = World::new(case);
     // With a sliding window, only the pages of the last row's window exist.
-    let n_last = if case.window.is_some() && !case.chunked { 1 } else { 45 };
+    let n_last = if case.sliding_window.is_some() && !case.chunked { 1 } else { 45 };
     let of = |(seq, &n): (usize, &usize)| rows_of(seq, n.saturating_sub(n_last)..n);
     let rows: Vec<Row> = case.seqs.iter().enumerate().flat_map(of).collect();
     let found = world.prefill(&rows, false, TILE_ROWS);
@@ -70,9 +70,9 @@ fn prefill_heads_and_pages_of_odd_shapes() {
 
 #[cfg_attr(test, test)]
 fn prefill_windows() {
-    for window in [1, 20, 64, 100, 4000] {
-        let window = Some(window);
-        let case = Case { window, head_dim: 16, ..Case::new(&[300, 19, 200, 1]) };
+    for sliding_window in [1, 20, 64, 100, 4000] {
+        let sliding_window = Some(sliding_window);
+        let case = Case { sliding_window, head_dim: 16, ..Case::new(&[300, 19, 200, 1]) };
         check_prefills(&case);
         check_prefills(&Case { chunked: true, ..case });
     }
@@ -83,7 +83,7 @@ fn prefill_soft_caps_and_sinks() {
     let case = Case { head_dim: 40, ..Case::new(&[1, 130, 40]) };
     check_prefills(&Case { softcap: Some(0.7), ..case.clone() });
     check_prefills(&Case { sinks: true, ..case.clone() });
-    check_prefills(&Case { sinks: true, softcap: Some(2.0), window: Some(33), ..case });
+    check_prefills(&Case { sinks: true, softcap: Some(2.0), sliding_window: Some(33), ..case });
 }
 
 #[cfg_attr(test, test)]
