@@ -1,5 +1,4 @@
-//! The kernels in AVX-512 with VNNI: 8-bit dot products in registers of 512 bits, one
-//! to a group.
+//! The kernels in AVX-512 VNNI: 8-bit dot products in 512-bit registers, one per group.
 
 use std::arch::x86_64::{
     __m512, __m512i, _mm_cvtsi32_si128, _mm_loadu_si128, _mm512_and_si512 as and,
@@ -16,6 +15,11 @@ use super::avx512_scales::{BlockScales, FormatAvx512, Integers};
 use crate::vec_dot::simd::{prefetch, prefetch_far};
 
 const SIGNED: bool = false;
+const DIRECT_ROWS: usize = 4;
+const TILE_ROWS: usize = 8;
+const REST_ROWS: usize = 4;
+const MINS_APART: bool = false;
+const FETCH_ROWS: bool = false;
 
 super::dot::dot_kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
@@ -24,12 +28,17 @@ super::dot::dot_kernels!(
     __m512i,
     FormatAvx512::integers_avx512
 );
+super::dot::word_products!(
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    1,
+    FormatAvx512
+);
 super::dot::two_panel_kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
     FormatAvx512
 );
 
-/// What levels of a codebook, one a byte, stand for.
+/// The codebook's values at indices of one byte each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn look_up(codebook: &[i8; 16], levels: __m512i) -> __m512i {
@@ -38,7 +47,7 @@ fn look_up(codebook: &[i8; 16], levels: __m512i) -> __m512i {
     _mm512_shuffle_epi8(_mm512_broadcast_i32x4(codebook), levels)
 }
 
-/// Shifts within 16 bits.
+/// Shifts each 16 bits right.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 fn down_16(v: __m512i, bits: usize) -> __m512i {
@@ -51,7 +60,7 @@ fn up_16(v: __m512i, bits: usize) -> __m512i {
     _mm512_sll_epi16(v, _mm_cvtsi32_si128(bits as i32))
 }
 
-/// The two floats of each row's block.
+/// The two scales of each row's block.
 ///
 /// # Safety
 /// The pointer is to the scales of a packed block.
@@ -64,7 +73,7 @@ pub(super) unsafe fn block_scales<F: FormatAvx512>(scales: *const u8) -> [__m512
     [scale, min_scale]
 }
 
-/// Factors and minimums of the halves of 32 columns of each row, as floats.
+/// Factors and minimums of each row, for both halves of 32 columns, as floats.
 ///
 /// # Safety
 /// The pointer is to the scales of a packed block.
@@ -80,7 +89,7 @@ pub(super) unsafe fn factors_and_mins<F: FormatAvx512>(
     [[to_float(srai_32::<16>(a)), to_float(srai_32::<16>(b))], [c, d]]
 }
 
-/// The four quants of word `q` of each row, unsigned or signed as the format's are.
+/// The four quants of word `q` of each row, signed if the format's are.
 ///
 /// # Safety
 /// The pointer is to the planes of 32 columns of the format.

@@ -1,5 +1,4 @@
-//! The kernels in NEON with its 8-bit dot products: registers of 128 bits, four to a
-//! group.
+//! The kernels in NEON: 8-bit dot products in 128-bit registers, four per group.
 
 use std::arch::aarch64::{
     float32x4_t, int32x4_t, vandq_s32 as and, vcvtq_f32_s32 as to_float, vdupq_n_f32 as set1_f,
@@ -13,11 +12,17 @@ use std::arch::asm;
 use super::neon_scales::{BlockScales, FormatNeon, Integers};
 
 const SIGNED: bool = true;
+const DIRECT_ROWS: usize = 2;
+const TILE_ROWS: usize = 2;
+const REST_ROWS: usize = 1;
+const MINS_APART: bool = false;
+const FETCH_ROWS: bool = false;
 
 super::dot::dot_kernels!("neon,dotprod", 4, float32x4_t, int32x4_t, FormatNeon::integers_neon);
+super::dot::word_products!("neon,dotprod", 4, FormatNeon);
 
-/// Adds the products of the bytes in each lane. The instruction by its name, as the
-/// standard library's function for it is younger than the compilers meant here.
+/// Adds the products of the bytes in each lane. Inline assembly, because the minimum supported Rust
+/// version lacks the intrinsic.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot(sum: int32x4_t, w: int32x4_t, x: int32x4_t) -> int32x4_t {
@@ -78,7 +83,7 @@ fn set1_8(byte: i8) -> int32x4_t {
     vreinterpretq_s32_s8(vdupq_n_s8(byte))
 }
 
-/// What levels of a codebook, one a byte, stand for.
+/// The codebook's values at indices of one byte each.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn look_up(codebook: &[i8; 16], levels: int32x4_t) -> int32x4_t {
@@ -87,7 +92,7 @@ fn look_up(codebook: &[i8; 16], levels: int32x4_t) -> int32x4_t {
     vreinterpretq_s32_s8(vqtbl1q_s8(codebook, vreinterpretq_u8_s32(levels)))
 }
 
-/// Shifts within 16 bits.
+/// Shifts each 16 bits left.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn up_16(v: int32x4_t, bits: usize) -> int32x4_t {
@@ -100,7 +105,7 @@ fn down_16(v: int32x4_t, bits: usize) -> int32x4_t {
     vreinterpretq_s32_u16(vshlq_u16(vreinterpretq_u16_s32(v), vdupq_n_s16(-(bits as i16))))
 }
 
-/// Fetches the cache line at an address, which need not be valid.
+/// Prefetches a cache line to L1. The address need not be valid.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn prefetch(at: *const u8) {
@@ -108,7 +113,7 @@ fn prefetch(at: *const u8) {
     unsafe { asm!("prfm pldl1keep, [{0}]", in(reg) at, options(nostack, preserves_flags)) };
 }
 
-/// As [`prefetch`], into the second cache.
+/// Prefetches a cache line to L2. The address need not be valid.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn prefetch_far(at: *const u8) {

@@ -1,5 +1,5 @@
-//! What the vector kernels read: streams of packed weights, and activation rows by
-//! pointers, whose lengths were checked before.
+//! Prefetch distances of the weight streams, and activation rows as pointers, for the vector kernels. The
+//! callers have checked the lengths.
 
 use std::ops::Range;
 
@@ -7,21 +7,21 @@ use super::GROUP_LEN;
 use super::format::Format;
 use crate::quantize::{QuantizedRow, QuantizedRows};
 
-/// How far ahead of each of several streams memory is fetched into the nearest cache, in bytes.
+/// Prefetch distance of each of several streams, in bytes, into the L1 cache.
 pub(super) const PREFETCH_BYTES: usize = 2048;
 
-/// Columns that a stream reads before it is the next one's turn.
+/// Columns that are read from a stream before the next stream's turn.
 pub(super) const STRETCH: usize = 256;
 
-/// An activation row as the kernels read it.
+/// Pointers to the parts of an activation row.
 #[derive(Clone, Copy)]
 pub(super) struct XRow {
     pub(super) quants: *const i8,
-    /// Of 16 values.
+    /// One scale per 16 values.
     pub(super) scales: *const f32,
-    /// Sums of 16 values for formats with minimums of 16 columns, of 32 for the others.
+    /// Sums over 16 values for formats with a minimum per 16 columns, over 32 for the others.
     pub(super) sums: *const f32,
-    /// Sums of the pairs of 16 quants.
+    /// Sums over 16 quants, of the first and of the second pair of each four.
     pub(super) pair_sums: *const [i16; 2],
 }
 
@@ -36,7 +36,7 @@ impl XRow {
         }
     }
 
-    /// The row from group `g` on.
+    /// The row without its first `g` groups.
     ///
     /// # Safety
     /// The row has that many groups.
@@ -54,7 +54,7 @@ impl XRow {
     }
 }
 
-/// The same columns of several activation rows, which lie equally far apart.
+/// The same columns of several activation rows, with a stride.
 #[derive(Clone, Copy)]
 pub(super) struct XRows {
     first: XRow,
@@ -62,12 +62,18 @@ pub(super) struct XRows {
 }
 
 impl XRows {
-    /// Columns of the rows from row `first` on, which is there.
+    /// Some columns of the rows from row `first` on; there must be such a row.
     pub(super) fn new<F: Format>(x: &QuantizedRows, first: usize, cols: Range<usize>) -> Self {
         Self { first: XRow::new::<F>(&x.row(first).slice_cols(cols)), stride: x.row_stride() }
     }
 
-    /// `T` rows from the `i`-th of these on. The pointers of rows that are not there lead nowhere.
+    /// Bytes from one row to the next.
+    #[inline]
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// The `T` rows from the `i`-th on. Pointers of rows past the last one must not be read.
     #[inline]
     pub(super) fn tile<const T: usize>(&self, i: usize) -> [XRow; T] {
         std::array::from_fn(|t| {
