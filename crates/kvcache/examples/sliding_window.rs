@@ -1,4 +1,4 @@
-//! How many pages a sequence holds as it grows, with and without a window.
+//! Prints the peak number of pages that a growing sequence holds, with and without a window.
 
 use realizar_kvcache::{BlockTable, Error, GroupSpec, KvLayout, PagePool};
 use realizar_quant::BlockType;

@@ -1,13 +1,13 @@
-//! Which pages hold the positions of one sequence.
+//! Block tables: the pages that hold the positions of one sequence in one layer group.
 //!
-//! A table covers positions `start() .. len()`, in pages of [`PAGE_LEN`]. With a
-//! sliding window the front moves up and its pages go back to the pool.
+//! A table covers positions `start()..len()`, in pages of [`PAGE_LEN`]. With a sliding window,
+//! `start()` moves up and the pages in front of it return to the pool.
 
 use crate::{Error, PAGE_LEN, PageId, PagePool};
 
 /// The pages of one sequence in one layer group.
 ///
-/// `pages()[i]` holds the positions from `(first_page() + i) * PAGE_LEN` on.
+/// `pages()[i]` holds the [`PAGE_LEN`] positions that begin at `(first_page() + i) * PAGE_LEN`.
 #[derive(Debug, Default)]
 pub struct BlockTable {
     pages: Vec<PageId>,
@@ -16,14 +16,14 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// A table without pages, with room for `max_pages` before it grows.
+    /// An empty table that allocates no memory up to `max_pages` pages.
     pub fn with_capacity(max_pages: usize) -> Self {
         Self { pages: Vec::with_capacity(max_pages), first_page: 0, len: 0 }
     }
 
-    /// A table of `len` positions whose pages from `first_page` on are `pages`,
-    /// with room for `max_pages`. The references to the pages pass to it.
-    pub(crate) fn of(
+    /// A table of `len` positions, whose first `first_page` pages were released and whose others are
+    /// `pages`. It takes over one reference to each, and allocates no memory up to `max_pages` pages.
+    pub(crate) fn from_pages(
         first_page: usize,
         pages: impl IntoIterator<Item = PageId>,
         len: usize,
@@ -39,27 +39,27 @@ impl BlockTable {
         table
     }
 
-    /// Puts another page in the place of the one that holds `pos`; returns that.
+    /// Replaces the page that holds `pos`, and returns the old one.
     pub(crate) fn replace(&mut self, pos: usize, page: PageId) -> PageId {
         std::mem::replace(&mut self.pages[pos / PAGE_LEN - self.first_page], page)
     }
 
-    /// The page of index `idx` among the sequence's pages, unless it was released.
+    /// Page `idx` of the sequence, counted from position 0; `None` if it was released.
     pub(crate) fn page(&self, idx: usize) -> Option<PageId> {
         self.pages.get(idx.checked_sub(self.first_page)?).copied()
     }
 
-    /// Pages that must be allocated to cover the positions up to `len`.
+    /// Number of pages that [`Self::grow`] to `len` would allocate.
     pub(crate) fn missing(&self, len: usize) -> usize {
         len.div_ceil(PAGE_LEN).saturating_sub(self.first_page + self.pages.len())
     }
 
-    /// The pages in order of position.
+    /// The pages that are held, in order of position.
     pub fn pages(&self) -> &[PageId] {
         &self.pages
     }
 
-    /// Pages at the front that were released.
+    /// Number of pages that were released at the front.
     pub fn first_page(&self) -> usize {
         self.first_page
     }
@@ -74,12 +74,12 @@ impl BlockTable {
         self.len == 0
     }
 
-    /// The first position whose keys and values are still there.
+    /// The first position whose page is still held.
     pub fn start(&self) -> usize {
         self.first_page * PAGE_LEN
     }
 
-    /// The page and the index within it of `pos`.
+    /// The page that holds `pos`, and the index of `pos` within it.
     ///
     /// # Panics
     /// If the table does not cover `pos`.
@@ -93,11 +93,11 @@ impl BlockTable {
         (self.pages[pos / PAGE_LEN - self.first_page], pos % PAGE_LEN)
     }
 
-    /// Covers the positions up to `len`, with new pages as they are needed.
-    /// Nothing changes when the pool has too few.
+    /// Extends the table to `len` positions, allocating the missing pages. On an error the table is
+    /// unchanged. A `len` below the current one has no effect.
     ///
     /// # Errors
-    /// [`Error::OutOfPages`] from the pool.
+    /// [`Error::OutOfPages`] if the pool has too few free pages.
     pub fn grow(&mut self, len: usize, pool: &mut PagePool) -> Result<(), Error> {
         if len > self.len {
             pool.allocate(self.missing(len), &mut self.pages)?;
@@ -106,7 +106,7 @@ impl BlockTable {
         Ok(())
     }
 
-    /// Releases the pages that hold only positions before `pos`.
+    /// Releases the pages all of whose positions are before `pos`.
     pub fn release_before(&mut self, pos: usize, pool: &mut PagePool) {
         let keep_from = pos.min(self.len) / PAGE_LEN;
         let n = keep_from.saturating_sub(self.first_page).min(self.pages.len());
@@ -114,11 +114,10 @@ impl BlockTable {
         self.first_page += n;
     }
 
-    /// Forgets the positions from `len` on and gives their pages back.
+    /// Drops the positions from `len` on and releases their pages.
     ///
-    /// Returns false, and changes nothing, when a page that holds a position
-    /// before `len` was released already and a window would miss it; the
-    /// caller then clears the table and starts over.
+    /// Returns false, and changes nothing, if the query at `len` would see a position whose page was
+    /// released already. The caller then clears the table and computes the sequence anew.
     pub fn truncate(&mut self, len: usize, window: Option<usize>, pool: &mut PagePool) -> bool {
         let needed_from = window.map_or(0, |w| (len + 1).saturating_sub(w));
         if len < self.len && needed_from < self.start() {
@@ -132,7 +131,7 @@ impl BlockTable {
         true
     }
 
-    /// Releases every page.
+    /// Releases all pages and empties the table.
     pub fn clear(&mut self, pool: &mut PagePool) {
         self.pages.drain(..).for_each(|page| pool.release(page));
         self.first_page = 0;

@@ -1,105 +1,40 @@
-//! The cache as an engine uses it: sequences with their pages, and the prefixes that they share.
+//! The cache as an engine uses it: sequences with their pages, and the prefix cache.
 //!
-//! A [`KvCache`] owns the pools of all layer groups and the prefix cache over them. A sequence
-//! begins with what the prefix cache has of its prompt, grows, and stores the pages of its prompt
-//! for others: full ones at once, and the last one, which it may still write to, when it ends. Pages
-//! are shared copy-on-write: growing into a page that others hold takes a new page
-//! and asks for a copy.
+//! A [`KvCache`] owns the page pools of all layer groups and the prefix cache over them. A sequence
+//! adopts the cached prefix of its prompt, grows, and stores its prompt's pages in the prefix cache:
+//! full pages as soon as they are written, the partial last page when the sequence ends. Pages are
+//! copy-on-write: a sequence that grows into a shared page gets a new page, and the caller is asked to
+//! copy the contents.
 //!
-//! Layers that keep no keys and values have a recurrent state instead ([`SeqStates`]). A model has
-//! one pool of these, each of which holds the states of all such layers.
+//! Recurrent layers have a state in place of keys and values ([`SeqStates`]). One pool serves all
+//! recurrent layers of a model: an entry holds the states of all of them.
 
 use crate::pool::{Pools, StatePool};
 use crate::prefix::{Place, PrefixTree};
 use crate::state::STATE_STRIDE;
 use crate::{
-    BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats, SeqStates,
-    StateId, Symbol, Variant,
+    BlockTable, CacheEvent, Error, PAGE_LEN, PageId, PagePool, PoolStats, PrefixStats, SeqPages,
+    SeqStates, StateId, Symbol, Variant,
 };
 use std::ops::Range;
 
-/// The contents of a page that must be copied before the next step writes to it. The page that is
-/// read stays held until [`KvCache::copied`].
+/// A copy of a page's contents that the backend must make before the next step. `from` keeps its
+/// reference until [`KvCache::copied`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageCopy {
-    /// The layer group.
+    /// Index of the layer group.
     pub group: usize,
-    /// The page that is read.
+    /// Source page.
     pub from: PageId,
-    /// The page that is written.
+    /// Destination page.
     pub to: PageId,
 }
 
-/// The pages of one sequence, in all layer groups. They go back by [`KvCache::clear`].
-#[derive(Debug)]
-pub struct SeqPages {
-    tables: Vec<BlockTable>, // [n_groups]
-    len: usize,
-    /// Rows at the front that were run as a prompt, as far as the prefix cache is to know them.
-    prompt: Vec<Symbol>,
-    /// Where the sequence's next page will be in the prefix cache.
-    place: Place,
-    /// Pages from the front up to that one.
-    n_nodes: usize,
-    states: SeqStates,
-    /// Rows of its prompt, as far as they are known.
-    prompt_len: usize,
-    /// Positions at ends of pages after which the prefix cache is to have the state; ascending.
-    wanted_states: Vec<usize>,
-}
-
-impl SeqPages {
-    /// The block table of each layer group.
-    pub fn tables(&self) -> &[BlockTable] {
-        &self.tables
-    }
-
-    /// Its recurrent states; all none where the model has none.
-    pub fn states(&self) -> &SeqStates {
-        &self.states
-    }
-
-    /// Positions that hold keys and values.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether no position does.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Wants the state at the last page before the `len`-th row, after which another prompt differs.
-    fn want_junction(&mut self, len: usize) {
-        self.want_state(len / PAGE_LEN * PAGE_LEN);
-    }
-
-    /// Wants the state after `pos` positions in the prefix cache, if the sequence has yet to reach
-    /// it within its prompt.
-    fn want_state(&mut self, pos: usize) {
-        let at = self.wanted_states.partition_point(|&p| p < pos);
-        if pos > self.len && pos <= self.prompt_len && self.wanted_states.get(at) != Some(&pos) {
-            self.wanted_states.insert(at, pos);
-        }
-    }
-
-    /// The state after `pos` positions, if it is wanted and was just written.
-    fn wanted_state(&self, pos: usize) -> Option<StateId> {
-        self.wanted_states.binary_search(&pos).ok()?;
-        let last = || self.states.current().filter(|_| pos == self.len);
-        self.states.written_at(pos).or_else(last)
-    }
-
-    /// Of each layer group page `idx`, unless a window has released it.
-    fn pages(&self, idx: usize) -> impl Iterator<Item = Option<PageId>> {
-        self.tables.iter().map(move |table| table.page(idx))
-    }
-}
-
-/// The pools of all layer groups, and the prefix cache over them.
+/// The page pools of all layer groups and the prefix cache over them.
 ///
-/// A sequence begins with what the prefix cache has of its prompt, grows, and stores the pages of its
-/// prompt for others. Pages are shared copy-on-write.
+/// A step goes as follows: [`Self::grow`] allocates the positions of each sequence, the backend makes
+/// the copies that it lists, [`Self::copied`] confirms them, the backend runs the step, and
+/// [`Self::written`] records its rows.
 #[derive(Debug)]
 pub struct KvCache {
     windows: Vec<Option<usize>>, // [n_groups]
@@ -110,8 +45,9 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A cache over groups of a window and a number of pages each, and `n_states` recurrent states
-    /// if the model has them, for sequences of up to `max_seq_len` positions.
+    /// A cache with a pool for each layer group, given as its attention window and number of pages.
+    /// `n_states` is the number of recurrent states, `None` for a model without recurrent layers.
+    /// Sequences have at most `max_seq_len` positions. `prefixes` turns the prefix cache on.
     pub fn new(
         groups: &[(Option<usize>, usize)],
         n_states: Option<usize>,
@@ -132,37 +68,43 @@ impl KvCache {
         }
     }
 
-    /// Of each layer group, what its pool has seen.
+    /// Statistics of each layer group's pool.
     pub fn pool_stats(&self) -> impl Iterator<Item = PoolStats> {
         self.pools.pages.iter().map(PagePool::stats)
     }
 
-    /// Whether sequences have recurrent states.
+    /// Whether the model has recurrent layers.
     pub fn has_states(&self) -> bool {
         self.has_states
     }
 
-    /// What the pool of recurrent states has seen; `None` if the model has none.
+    /// Statistics of the pool of recurrent states; `None` if the model has no recurrent layers.
     pub fn state_stats(&self) -> Option<PoolStats> {
         self.has_states.then(|| self.pools.states.stats())
     }
 
-    /// Whether the pages of prompts are kept for other requests.
+    /// Whether there is a prefix cache.
     pub fn keeps_prefixes(&self) -> bool {
         self.tree.is_some()
     }
 
-    /// What the prefix cache did; all zero without one.
+    /// Statistics of the prefix cache; all zero without one.
     pub fn prefix_stats(&self) -> PrefixStats {
-        self.tree.as_ref().map(PrefixTree::stats).unwrap_or_default()
+        let Some(tree) = &self.tree else { return PrefixStats::default() };
+        let (mut pages, mut total_pages) = (0, 0);
+        for pool in self.pool_stats() {
+            pages += pool.cached;
+            total_pages += pool.total;
+        }
+        PrefixStats { pages, total_pages, ..tree.stats() }
     }
 
-    /// Begins to keep the changes of the prefix cache for [`Self::take_events`].
+    /// Starts recording the changes of the prefix cache for [`Self::take_events`].
     pub fn keep_events(&mut self) {
         self.tree.iter_mut().for_each(PrefixTree::keep_events);
     }
 
-    /// The changes of the prefix cache since the last call.
+    /// The changes of the prefix cache since the last call; none before [`Self::keep_events`].
     pub fn take_events(&mut self) -> Vec<CacheEvent> {
         self.tree.as_mut().map(PrefixTree::take_events).unwrap_or_default()
     }
@@ -178,11 +120,12 @@ impl KvCache {
             n_nodes: 0,
             states: SeqStates::default(),
             prompt_len: 0,
-            wanted_states: Vec::new(),
+            requested_states: Vec::new(),
         }
     }
 
-    /// A sequence with the same positions, whose pages are shared until one of both writes.
+    /// A sequence with the same positions. It shares the pages of `seq`; whichever grows first into a
+    /// shared page copies it.
     pub fn fork(&mut self, seq: &SeqPages) -> SeqPages {
         if let (Some(tree), Some(node)) = (&mut self.tree, seq.place.parent) {
             tree.pin(node);
@@ -190,7 +133,7 @@ impl KvCache {
         let tables = seq.tables.iter().zip(&mut self.pools.pages).map(|(table, pool)| {
             table.pages().iter().for_each(|&page| pool.retain(page));
             let pages = table.pages().iter().copied();
-            BlockTable::of(table.first_page(), pages, table.len(), self.max_pages)
+            BlockTable::from_pages(table.first_page(), pages, table.len(), self.max_pages)
         });
         SeqPages {
             tables: tables.collect(),
@@ -200,13 +143,13 @@ impl KvCache {
             n_nodes: seq.n_nodes,
             states: seq.states.fork(&mut self.pools.states),
             prompt_len: seq.prompt_len,
-            wanted_states: Vec::new(),
+            requested_states: Vec::new(),
         }
     }
 
-    /// Gives an empty sequence, which is of `variant` from now on, the pages that the prefix cache
-    /// has for the beginning of `prompt`, up to `max_len` rows; returns how many rows they cover. Of
-    /// each range of `whole` they cover all rows or none.
+    /// Starts an empty sequence of `variant` with the longest cached prefix of `prompt`, at most
+    /// `max_len` rows; returns the number of rows that it covers. The prefix does not end inside any
+    /// range of `whole`, whose rows must be computed together.
     ///
     /// # Panics
     /// If the sequence is not empty.
@@ -226,12 +169,12 @@ impl KvCache {
         let Some(tree) = &mut self.tree else { return 0 };
         let found = tree.lookup(variant, prompt, max_len, whole);
         seq.place.variant = variant;
-        seq.want_junction(found.junction);
+        seq.request_junction(found.junction);
         if found.len == 0 {
             return 0;
         }
         if let Some(state) = found.state.filter(|_| self.has_states) {
-            seq.states.begin(self.pools.states.retain(state));
+            seq.states.set_initial(self.pools.states.retain(state));
         }
         for (group, table) in seq.tables.iter_mut().enumerate() {
             let pool = &mut self.pools.pages[group];
@@ -241,7 +184,7 @@ impl KvCache {
                 pool.retain(page);
                 page
             });
-            *table = BlockTable::of(first, pages, found.len, self.max_pages);
+            *table = BlockTable::from_pages(first, pages, found.len, self.max_pages);
         }
         seq.len = found.len;
         seq.prompt.extend_from_slice(&prompt[..found.len]);
@@ -253,11 +196,12 @@ impl KvCache {
         found.len
     }
 
-    /// A sequence of `len` positions, with fresh pages from page `first_pages[group]` on; `None`
-    /// where a window would miss one of the pages before.
+    /// A sequence of `len` positions with newly allocated pages, for contents that the caller restores.
+    /// Group `group` has no pages before page `first_pages[group]`. Returns `None` if `first_pages` has
+    /// another length than the groups, or if a group would lack a page that its window sees.
     ///
     /// # Errors
-    /// [`Error::OutOfPages`] when other sequences hold too many pages.
+    /// [`Error::OutOfPages`] or [`Error::OutOfStates`] if other sequences hold too many.
     pub fn place(&mut self, len: usize, first_pages: &[usize]) -> Result<Option<SeqPages>, Error> {
         let mut seq = self.sequence();
         let needed = |window: &Option<usize>| PrefixTree::first_needed(*window, len);
@@ -274,11 +218,11 @@ impl KvCache {
                 self.release(&mut seq);
                 return Err(error);
             }
-            seq.tables[group] = BlockTable::of(first, pages, len, self.max_pages);
+            seq.tables[group] = BlockTable::from_pages(first, pages, len, self.max_pages);
         }
         if self.has_states && len > 0 {
             let taken = self.take_states(1);
-            let begun = taken.map(|states| states.for_each(|state| seq.states.begin(state)));
+            let begun = taken.map(|states| states.for_each(|state| seq.states.set_initial(state)));
             if let Err(error) = begun {
                 self.release(&mut seq);
                 return Err(error);
@@ -288,7 +232,7 @@ impl KvCache {
         Ok(Some(seq))
     }
 
-    /// Evicts prefixes until a group has `n` free pages, or nothing is left to evict.
+    /// Evicts from the prefix cache until a group has `n` free pages, or nothing is left to evict.
     fn make_room(&mut self, group: usize, n: usize) {
         let short = n.saturating_sub(self.pools.pages[group].n_free());
         if short > 0
@@ -298,7 +242,7 @@ impl KvCache {
         }
     }
 
-    /// Allocates `n` states, and evicts some from the prefix cache if too few are free.
+    /// Allocates `n` states, evicting from the prefix cache if too few are free.
     fn take_states(&mut self, n: usize) -> Result<impl Iterator<Item = StateId>, Error> {
         let short = n.saturating_sub(self.pools.states.n_free());
         if short > 0
@@ -309,17 +253,19 @@ impl KvCache {
         self.pools.states.take(n)
     }
 
-    /// Whether there are pages for a sequence of `len` positions, beside `spare` more in each group.
+    /// Whether a new sequence of `len` positions would fit now and leave `spare` pages available in
+    /// each group.
     pub fn has_room(&self, len: usize, spare: usize) -> bool {
         let has_pages = self.pools.pages.iter().zip(&self.windows).all(|(pool, window)| {
             let len = window.map_or(len, |w| len.min(w + PAGE_LEN));
             pool.n_available() >= len.div_ceil(PAGE_LEN) + spare
         });
-        // The state that it continues from, and the one that it writes.
+        // A step reads one state and writes another.
         has_pages && (!self.has_states || self.pools.states.n_available() >= 2)
     }
 
-    /// Whether a sequence of `len` positions, run in steps of up to `max_step`, fits at all.
+    /// Whether a sequence of `len` positions, run in steps of at most `max_step`, would fit in an
+    /// empty cache.
     pub fn could_hold(&self, len: usize, max_step: usize) -> bool {
         let has_pages = self.pools.pages.iter().zip(&self.windows).all(|(pool, window)| {
             let len = window.map_or(len, |w| len.min(w + max_step + PAGE_LEN));
@@ -328,17 +274,19 @@ impl KvCache {
         has_pages && (!self.has_states || self.pools.states.stats().total >= 2)
     }
 
-    /// Gets the pages for the positions up to `len`, and evicts prefixes for them where it must.
-    /// Of a model with recurrent states also the places of those after the last `n_states` of these
-    /// positions, and of those that the prefix cache is to have, if there is room; none where
-    /// `n_states` is 0, as for positions that are released unwritten.
-    /// Pages that a window has passed are released. What must be copied before these positions
-    /// are written is added to `copies`, to which the growth of all sequences of a step adds. When
-    /// the copies are made, [`Self::copied`] follows; where they are not, or where this fails,
-    /// [`Self::shrink`] of each of these sequences takes everything back.
+    /// Allocates the pages for the positions up to `len`, evicting from the prefix cache if needed, and
+    /// releases the pages that the window has passed.
+    ///
+    /// With recurrent layers it also allocates the states after each of the last `n_states` of these
+    /// positions, and, if there is room, the states that the prefix cache shall keep. `n_states` is 0
+    /// for positions that will be released without being written.
+    ///
+    /// Page copies that the backend must make before the step are appended to `copies`, one list for
+    /// all sequences of a step. Call [`Self::copied`] when they are made. If they cannot be made, or if
+    /// this fails, call [`Self::shrink`] for each sequence of the step.
     ///
     /// # Errors
-    /// [`Error::OutOfPages`] when other sequences hold too many pages.
+    /// [`Error::OutOfPages`] or [`Error::OutOfStates`] if other sequences hold too many.
     pub fn grow(
         &mut self,
         seq: &mut SeqPages,
@@ -357,17 +305,17 @@ impl KvCache {
             let written = (!seq.len.is_multiple_of(PAGE_LEN)).then(|| table.locate(seq.len - 1).0);
             let shared = |pool: &PagePool| {
                 written.filter(|&page| {
-                    // Each planned copy releases one reference.
-                    let is_left = |c: &&PageCopy| c.group == group && c.from == page;
-                    let n_holds = pool.n_holds(page);
-                    n_holds > 1 && n_holds - copies.iter().filter(is_left).count() > 1
+                    // Each listed copy will release one reference to its source.
+                    let is_source = |c: &&PageCopy| c.group == group && c.from == page;
+                    let n_refs = pool.n_refs(page);
+                    n_refs > 1 && n_refs - copies.iter().filter(is_source).count() > 1
                 })
             };
             let missing = table.missing(len);
             let needed = missing + usize::from(shared(pool).is_some());
             self.make_room(group, needed);
             let pool = &mut self.pools.pages[group];
-            // An eviction may have left the page to this sequence alone.
+            // The eviction may have released the only other reference to the page.
             let shared = shared(pool);
             let needed = missing + usize::from(shared.is_some());
             if needed > pool.n_free() {
@@ -384,31 +332,31 @@ impl KvCache {
         Ok(())
     }
 
-    /// Gets the places of the states that a step up to `len` positions writes.
+    /// Allocates the states that a step up to `len` positions writes, those after its last `n`
+    /// positions and those that were requested.
     fn plan_states(&mut self, seq: &mut SeqPages, len: usize, n: usize) -> Result<(), Error> {
         let first = len + 1 - n;
-        let SeqPages { states, wanted_states, len: from, .. } = seq;
-        self.take_states(n)?.zip(first..).for_each(|(state, pos)| states.plan(pos, state));
-        for &pos in wanted_states.iter().filter(|&&pos| pos > *from && pos < first) {
-            if let Ok(place) = self.take_states(1) {
-                place.for_each(|state| states.plan(pos, state));
+        let SeqPages { states, requested_states, len: from, .. } = seq;
+        self.take_states(n)?.zip(first..).for_each(|(state, pos)| states.add_pending(pos, state));
+        for &pos in requested_states.iter().filter(|&&pos| pos > *from && pos < first) {
+            if let Ok(taken) = self.take_states(1) {
+                taken.for_each(|state| states.add_pending(pos, state));
             }
         }
         Ok(())
     }
 
-    /// The copies that [`Self::grow`] asked for were made: the pages that they were read from go
-    /// back.
+    /// Confirms that `copies` were made: releases their source pages and empties the list.
     pub fn copied(&mut self, copies: &mut Vec<PageCopy>) {
         copies.drain(..).for_each(|copy| self.pools.pages[copy.group].release(copy.from));
     }
 
-    /// Takes back what [`Self::grow`] did beyond the sequence's positions. Of `copies`, which were
-    /// not made, those for this sequence are undone: it has the shared page again.
+    /// Undoes [`Self::grow`] for a step that was not run. `copies` lists the copies of the step that
+    /// were not made; where one was for this sequence, the sequence gets its shared page back.
     pub fn shrink(&mut self, seq: &mut SeqPages, copies: &[PageCopy]) {
-        seq.states.give_up(&mut self.pools.states);
+        seq.states.discard_pending(&mut self.pools.states);
         for (group, (table, pool)) in seq.tables.iter_mut().zip(&mut self.pools.pages).enumerate() {
-            // What was added holds nothing yet, so no window misses it.
+            // A window of 1 never refuses, and the dropped positions hold nothing yet.
             table.truncate(seq.len, Some(1), pool);
             let last = seq.len.checked_sub(1).and_then(|pos| table.page(pos / PAGE_LEN));
             let own = |copy: &&PageCopy| copy.group == group && Some(copy.to) == last;
@@ -419,16 +367,16 @@ impl KvCache {
         }
     }
 
-    /// Reclaims all pages, even held ones, and clears the prefix cache. Sequences from before
-    /// must no longer be used.
+    /// Frees all pages and states, whoever holds them, and empties the prefix cache. Existing sequences
+    /// must not be used afterwards.
     pub fn reset(&mut self) {
         self.pools.pages.iter_mut().for_each(PagePool::reset);
         self.pools.states.reset();
         self.tree.iter_mut().for_each(PrefixTree::reset);
     }
 
-    /// Notes that keys and values were written for `rows` after the sequence's positions, as
-    /// part of its prompt or not. Full pages of the prompt are stored for other sequences.
+    /// Records that a step wrote `rows` after the sequence's positions. If they are part of the prompt,
+    /// the pages that they fill go to the prefix cache.
     pub fn written(
         &mut self,
         seq: &mut SeqPages,
@@ -449,7 +397,7 @@ impl KvCache {
         while let Some(page) = seq.prompt[seq.n_nodes * PAGE_LEN..].get(..PAGE_LEN) {
             let idx = seq.n_nodes;
             let id = tree.insert(seq.place, page, seq.pages(idx), &mut self.pools);
-            // Where another sequence has stored the same page, one of both is enough.
+            // If another sequence stored an equal page before, use that one and release this one's.
             let tables = seq.tables.iter_mut().zip(&mut self.pools.pages);
             for (group, (table, pool)) in tables.enumerate() {
                 if let (Some(own), Some(stored)) = (table.page(idx), tree.page(id, group))
@@ -466,36 +414,38 @@ impl KvCache {
             }
             seq.n_nodes += 1;
             let end = seq.n_nodes * PAGE_LEN;
-            if let Some(state) = seq.wanted_state(end) {
+            if let Some(state) = seq.requested_state(end) {
                 tree.hold_state(id, state, &mut self.pools);
             }
         }
     }
 
-    /// The sequence's prompt has `len` rows: which of its states are kept follows from that.
+    /// Announces that the prompt has `len` rows, which decides at which positions recurrent states are
+    /// kept.
     pub fn expect_prompt(&mut self, seq: &mut SeqPages, len: usize) {
         seq.prompt_len = len;
-        seq.wanted_states.clear();
+        seq.requested_states.clear();
         if self.has_states && self.tree.is_some() {
             let last = len.saturating_sub(1) / PAGE_LEN * PAGE_LEN;
             let strides = (1..).map(|i| i * STATE_STRIDE).take_while(|&pos| pos < last);
-            // An end in the middle of a page is kept by the sequence, see `clear`.
+            // The state at an end within a page is kept by the sequence until `clear`.
             for pos in strides.chain([last, len / PAGE_LEN * PAGE_LEN]) {
-                seq.want_state(pos);
+                seq.request_state(pos);
             }
         }
     }
 
-    /// Another prompt has the first `len` tokens of the sequence's: it will want the state there.
+    /// Announces that another prompt shares the first `len` rows of the sequence's prompt, so that a
+    /// recurrent state is kept for it near there.
     pub fn note_junction(&mut self, seq: &mut SeqPages, len: usize) {
         if self.has_states && self.tree.is_some() {
-            seq.want_junction(len);
+            seq.request_junction(len);
         }
     }
 
-    /// Forgets the positions from `len` on. Where a window has released positions that would be
-    /// seen again, it forgets all of them; where recurrent layers have no state after `len`, those
-    /// from the last state before it on. Returns the positions that are left.
+    /// Drops the positions from `len` on, and returns the number of positions that are left. These are
+    /// fewer than `len` if no recurrent state is after exactly `len` positions: then the sequence ends
+    /// at the last state before. None is left if a window released positions that would be seen again.
     pub fn truncate(&mut self, seq: &mut SeqPages, len: usize) -> usize {
         let mut len = len;
         let mut state = None;
@@ -516,7 +466,7 @@ impl KvCache {
             return 0;
         }
         if let Some(state) = state {
-            seq.states.go_back(len, state, &mut self.pools.states);
+            seq.states.rewind(len, state, &mut self.pools.states);
         }
         seq.len = seq.len.min(len);
         seq.prompt.truncate(seq.len);
@@ -531,7 +481,8 @@ impl KvCache {
         seq.len
     }
 
-    /// The last state after no more than `len` positions of a sequence that has more.
+    /// The latest state after at most `len` positions, among those of the sequence and of its prefix in
+    /// the tree, and its position. The sequence has more than `len` positions.
     fn last_state(&self, seq: &SeqPages, len: usize) -> Option<(usize, StateId)> {
         let own = seq.states.last_before(len);
         let tree = self.tree.as_ref();
@@ -544,14 +495,15 @@ impl KvCache {
         own.into_iter().chain(stored).max_by_key(|&(pos, _)| pos)
     }
 
-    /// Releases all pages of a sequence, the last of its prompt to the prefix cache.
+    /// Releases all pages and states of a sequence. The partial last page of its prompt goes to the
+    /// prefix cache.
     pub fn clear(&mut self, seq: &mut SeqPages) {
         let rest = &seq.prompt[seq.n_nodes * PAGE_LEN..];
         let state = seq.states.prompt_end(seq.prompt.len());
         if let Some(tree) = &mut self.tree
             && !rest.is_empty()
             && !tree.is_covered(seq.place, rest)
-            // Without what a window has passed, or a state to continue from, it would be useless.
+            // Nothing could continue from the page if a group lacked it, or without a state.
             && seq.pages(seq.n_nodes).all(|page| page.is_some())
             && (state.is_some() || !self.has_states)
         {
@@ -563,13 +515,13 @@ impl KvCache {
         self.release(seq);
     }
 
-    /// Releases all pages of a sequence to the pools.
+    /// Releases all pages and states of a sequence to the pools.
     fn release(&mut self, seq: &mut SeqPages) {
         for (table, pool) in seq.tables.iter_mut().zip(&mut self.pools.pages) {
             table.clear(pool);
         }
         seq.states.clear(&mut self.pools.states);
-        seq.wanted_states.clear();
+        seq.requested_states.clear();
         if let (Some(tree), Some(node)) = (&mut self.tree, seq.place.parent.take()) {
             tree.unpin(node);
         }
@@ -577,7 +529,7 @@ impl KvCache {
         (seq.len, seq.n_nodes) = (0, 0);
     }
 
-    /// Evicts all prefixes that no sequence continues from.
+    /// Empties the prefix cache, except for prefixes that a sequence continues from.
     pub fn clear_prefixes(&mut self) {
         if let Some(tree) = &mut self.tree {
             tree.clear(&mut self.pools);

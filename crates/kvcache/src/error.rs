@@ -1,37 +1,37 @@
-//! What can go wrong in the key-value cache.
+//! Errors of the key-value cache.
 
-/// An error of the page pool or of a block table.
+/// The cache is exhausted, or a layout is not supported.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Every page is in use.
+    /// Too few free pages in the pool of a layer group.
     #[error(
         "the key-value cache is full: {needed} more pages are needed, {free} of {total} are free"
     )]
     OutOfPages {
         /// Pages requested.
         needed: usize,
-        /// Pages that are free.
+        /// Free pages in the pool.
         free: usize,
-        /// Pages in the pool.
+        /// All pages of the pool.
         total: usize,
     },
-    /// Every recurrent state is in use.
+    /// Too few free recurrent states.
     #[error("no recurrent state is left: {needed} more are needed, {free} of {total} are free")]
     OutOfStates {
         /// States requested.
         needed: usize,
-        /// States that are free.
+        /// Free states in the pool.
         free: usize,
-        /// States in the pool.
+        /// All states of the pool.
         total: usize,
     },
-    /// A layout that the cache cannot hold.
+    /// The element type does not suit the cache or the head size.
     #[error("key-value cache of type {ty}: {reason}")]
     Layout {
         /// The element type requested.
         ty: realizar_quant::BlockType,
-        /// What is wrong with it.
+        /// The requirement that it violates.
         reason: String,
     },
 }

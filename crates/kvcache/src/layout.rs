@@ -1,9 +1,8 @@
-//! How keys and values lie in a page, and how a model's layers share pages.
+//! Layer groups, and the layout of keys and values in a page.
 //!
-//! Layers with the same shape and the same attention window form a group. A
-//! page of a group holds a fixed number of positions for all its layers, so one
-//! block table per sequence and group addresses everything, and a group with a
-//! sliding window can give back pages on its own.
+//! Layers with the same shape and attention window form a group. A page holds a fixed number of
+//! positions for all layers of its group, so a sequence needs one block table per group, and a group
+//! with a sliding window can release pages independently of the others.
 
 use crate::Error;
 use realizar_quant::BlockType;
@@ -12,40 +11,43 @@ use std::fmt;
 /// Positions in a page.
 pub const PAGE_LEN: usize = 32;
 
-/// Pages begin at multiples of this many bytes (a cache line).
+/// Alignment of pages in bytes: a cache line.
 pub const PAGE_ALIGN: usize = 64;
 
-/// The key-value state that one group of layers needs.
+/// Layers with the same key-value shape and attention window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// Layers in the group; none, where another device has all of them.
+    /// Number of layers; 0 on a device that runs none of the group's layers.
     pub n_layers: usize,
-    /// Key-value heads of each layer.
+    /// Key-value heads per layer.
     pub n_kv_heads: usize,
-    /// Elements of a head's key, and of its value.
+    /// Elements per key and per value of a head.
     pub head_dim: usize,
-    /// Positions that a query sees, itself included; `None` sees all before it.
+    /// Number of positions that a query attends to, its own included; `None` for all positions up to
+    /// its own.
     pub window: Option<usize>,
-    /// Whether windows lie side by side, of which a query sees its own up to itself, instead of sliding. What is kept of
-    /// them is the same: no query sees further back than the length of a window.
+    /// Whether the window does not slide: positions are cut into chunks of `window`, and a query
+    /// attends to the positions of its chunk up to its own. The cache keeps the same pages either way,
+    /// because no query sees more than `window` positions back.
     pub chunked: bool,
-    /// Whether the values of a position are its keys, which are stored once: latent attention, whose values are
-    /// columns of its one key.
+    /// Whether keys serve as values and are stored once, as in latent attention, whose values are
+    /// columns of the single key.
     pub values_are_keys: bool,
 }
 
 impl GroupSpec {
-    /// What is stored of a position: keys and values, or keys alone.
+    /// Vectors stored per position and head: 2 for key and value, 1 if values are keys.
     pub fn planes(&self) -> usize {
         if self.values_are_keys { 1 } else { 2 }
     }
 }
 
-/// Where the keys and values of a group lie inside its pages.
+/// The layout of keys and values in the pages of a group.
 ///
-/// A page is `[n_layers][2][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`, keys before
-/// values, padded to [`PAGE_ALIGN`] bytes; where values are keys, `[n_layers][n_kv_heads][PAGE_LEN][head_dim]`. Of a quantized type, the blocks of a position's
-/// head follow each other as in a row of weights.
+/// A page is `[n_layers][planes][n_kv_heads][PAGE_LEN][head_dim]` elements of `ty`, padded to
+/// [`PAGE_ALIGN`] bytes. `planes` is 2, keys before values, or 1 if values are keys
+/// ([`GroupSpec::planes`]). The `head_dim` elements of a quantized type are consecutive blocks, as in
+/// a row of weights.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvLayout {
     ty: BlockType,
@@ -68,11 +70,11 @@ impl fmt::Display for KvLayout {
 }
 
 impl KvLayout {
-    /// The layout of `spec` with elements of type `ty`.
+    /// The layout of a group whose keys and values are stored as `ty`.
     ///
     /// # Errors
-    /// If `ty` cannot hold keys and values, heads are not whole blocks of it, or a size
-    /// overflows.
+    /// [`Error::Layout`] if the cache does not support `ty`, `head_dim` is not a multiple of its block
+    /// length, or the size of a page is 0 or overflows.
     pub fn new(ty: BlockType, spec: GroupSpec) -> Result<Self, Error> {
         use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
         if !matches!(ty, F32 | F16 | BF16 | F8 | Q8_0 | Q4_0) {
@@ -100,35 +102,35 @@ impl KvLayout {
         self.ty
     }
 
-    /// The group that the layout is for.
+    /// The group's shape.
     pub fn spec(&self) -> &GroupSpec {
         &self.spec
     }
 
-    /// Bytes of the keys (or of the values) of one layer in one page.
+    /// Bytes of one layer's keys, or of its values, in a page.
     fn plane_bytes(&self) -> usize {
         let head_bytes = self.spec.head_dim / self.ty.block_len() * self.ty.block_bytes();
         self.spec.n_kv_heads * PAGE_LEN * head_bytes
     }
 
-    /// Bytes from the start of a page to the keys of layer `layer` of the group.
+    /// Byte offset in a page of the keys of the group's layer `layer`.
     pub fn k_offset(&self, layer: usize) -> usize {
         self.spec.planes() * layer * self.plane_bytes()
     }
 
-    /// Bytes from the start of a page to the values of layer `layer` of the group, which are at the keys where
-    /// they are the same.
+    /// Byte offset in a page of the values of the group's layer `layer`: that of the keys if values
+    /// are keys.
     pub fn v_offset(&self, layer: usize) -> usize {
         self.k_offset(layer) + (self.spec.planes() - 1) * self.plane_bytes()
     }
 
-    /// Bytes of a page, padding included.
+    /// Bytes per page, padding included.
     pub fn page_bytes(&self) -> usize {
         (self.spec.planes() * self.spec.n_layers * self.plane_bytes()).next_multiple_of(PAGE_ALIGN)
     }
 
-    /// Pages that one sequence of up to `max_seq_len` positions holds at most,
-    /// when at most `max_step` positions are added between two releases.
+    /// Maximum number of pages that one sequence of up to `max_seq_len` positions holds, if each step
+    /// adds at most `max_step` positions.
     pub fn pages_for(&self, max_seq_len: usize, max_step: usize) -> usize {
         let whole = max_seq_len.div_ceil(PAGE_LEN);
         match self.spec.window {

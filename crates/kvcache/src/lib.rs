@@ -1,14 +1,14 @@
-//! Paged key-value cache: page pool, block tables, layouts and statistics.
+//! Bookkeeping of a paged key-value cache: page pools, block tables, page layouts, the prefix cache.
 //!
-//! The cache is bookkeeping. It says which page holds which positions of which
-//! sequence and where keys and values lie inside a page; the memory itself is a
-//! backend's. It knows no model: layers come as [`GroupSpec`]s.
+//! The crate maps the positions of a sequence to pages and says where keys and values lie inside a
+//! page. It allocates no tensor memory, which belongs to the backends, and knows no model: a group of
+//! layers is described by a [`GroupSpec`].
 //!
 //! ```
 //! use realizar_kvcache::{BlockTable, BlockType, GroupSpec, KvLayout, PAGE_LEN, PagePool};
 //!
 //! # fn main() -> Result<(), realizar_kvcache::Error> {
-//! // Two layers of 4 key-value heads of 64, stored as F16.
+//! // Two layers with 4 key-value heads of 64 elements, stored as F16.
 //! let spec = GroupSpec {
 //!     n_layers: 2,
 //!     n_kv_heads: 4,
@@ -20,7 +20,7 @@
 //! let layout = KvLayout::new(BlockType::F16, spec)?;
 //! assert_eq!(layout.page_bytes(), 2 * 2 * 4 * PAGE_LEN * 64 * 2);
 //!
-//! // A sequence of 40 positions takes two pages.
+//! // 40 positions take two pages.
 //! let mut pool = PagePool::new(16);
 //! let mut table = BlockTable::default();
 //! table.grow(40, &mut pool)?;
@@ -38,20 +38,22 @@ mod error;
 mod layout;
 mod pool;
 mod prefix;
+mod sequence;
 mod state;
 mod symbol;
 
 pub use block_table::BlockTable;
-pub use cache::{KvCache, PageCopy, SeqPages};
+pub use cache::{KvCache, PageCopy};
 pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats, StateId};
 pub use prefix::{CacheEvent, PrefixStats};
 pub use realizar_quant::BlockType;
+pub use sequence::SeqPages;
 pub use state::SeqStates;
 pub use symbol::{Symbol, Variant};
 
-/// Compiles and runs the example of the README.
+/// Runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

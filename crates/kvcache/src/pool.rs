@@ -1,9 +1,8 @@
-//! The pool of pages: which are held, and how many are free.
+//! Pools of reference-counted pages and recurrent states.
 //!
-//! The pool hands out page numbers; the memory behind them belongs to a
-//! backend. A page is counted, so several sequences can share it. The prefix
-//! cache's reference is kept separate from the others: a page that only it holds is
-//! idle, and can be had by evicting it.
+//! A pool hands out page numbers; the memory behind them belongs to a backend. Pages are counted
+//! because several sequences may share one. The prefix cache's reference is told apart from the
+//! others: a page that only the prefix cache holds is *idle*, and can be evicted.
 
 use crate::Error;
 
@@ -11,30 +10,44 @@ use crate::Error;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageId(pub u32);
 
-/// What happened in a pool since it was made.
+/// Page counts of a pool, and totals since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Pages in the pool.
+    /// All pages of the pool.
     pub total: usize,
-    /// Pages that are held.
+    /// Pages with at least one reference, idle ones included.
     pub used: usize,
-    /// Of these, pages that the prefix cache alone holds.
+    /// Pages whose only reference is the prefix cache's.
     pub idle: usize,
-    /// The maximum number of pages that were held at one time.
+    /// Pages that the prefix cache holds, shared ones included.
+    pub cached: usize,
+    /// The maximum of `used` so far.
     pub peak_used: usize,
-    /// Pages handed out, in total.
+    /// Pages allocated so far; a page counts again each time it is reused.
     pub allocated: u64,
-    /// Pages released, in total.
+    /// Pages returned to the free list so far.
     pub released: u64,
 }
 
-/// A fixed number of pages with reference counts.
+impl PoolStats {
+    /// The share of pages that sequences hold: `(used - idle) / total`; 0 for an empty pool.
+    pub fn utilization(&self) -> f64 {
+        share(self.used.saturating_sub(self.idle) as f64, self.total as f64)
+    }
+}
+
+/// `part / whole`; 0 if `whole` is 0.
+pub(crate) fn share(part: f64, whole: f64) -> f64 {
+    if whole == 0.0 { 0.0 } else { part / whole }
+}
+
+/// A fixed number of reference-counted pages.
 #[derive(Debug)]
 pub struct PagePool {
     free: Vec<PageId>,
-    refs: Vec<u32>,
-    /// Whether one of a page's references is the prefix cache's.
-    cached: Vec<bool>,
+    refs: Vec<u32>, // [n_pages]
+    /// Whether the prefix cache holds one of the page's references.
+    cached: Vec<bool>, // [n_pages]
     stats: PoolStats,
 }
 
@@ -50,36 +63,35 @@ impl PagePool {
         }
     }
 
-    /// Pages that are not held.
+    /// Number of pages without references.
     pub fn n_free(&self) -> usize {
         self.free.len()
     }
 
-    /// Pages that are free or idle.
+    /// Number of pages that are free or could be evicted.
     pub fn n_available(&self) -> usize {
         self.free.len() + self.stats.idle
     }
 
-    /// How many references `page` has.
-    pub fn n_holds(&self, page: PageId) -> usize {
+    /// Number of references to `page`.
+    pub fn n_refs(&self, page: PageId) -> usize {
         self.refs[page.0 as usize] as usize
     }
 
-    /// Whether the prefix cache alone holds `page`.
+    /// Whether the prefix cache holds the only reference to `page`.
     pub fn is_idle(&self, page: PageId) -> bool {
         self.refs[page.0 as usize] == 1 && self.cached[page.0 as usize]
     }
 
-    /// What happened so far.
+    /// Counts of pages, and totals since the pool was created.
     pub fn stats(&self) -> PoolStats {
         self.stats
     }
 
-    /// Takes `n` pages, each held once, and appends them to `pages`. Takes none
-    /// when fewer than `n` are free.
+    /// Allocates `n` pages with one reference each, and appends them to `pages`.
     ///
     /// # Errors
-    /// [`Error::OutOfPages`] when fewer than `n` pages are free.
+    /// [`Error::OutOfPages`] if fewer than `n` pages are free; then none is allocated.
     pub fn allocate(&mut self, n: usize, pages: &mut Vec<PageId>) -> Result<(), Error> {
         let Some(kept) = self.free.len().checked_sub(n) else {
             let (free, total) = (self.free.len(), self.refs.len());
@@ -96,10 +108,10 @@ impl PagePool {
         Ok(())
     }
 
-    /// Takes one page, held once.
+    /// Allocates one page with one reference.
     ///
     /// # Errors
-    /// [`Error::OutOfPages`] when none is free.
+    /// [`Error::OutOfPages`] if no page is free.
     pub fn take(&mut self) -> Result<PageId, Error> {
         let Some(page) = self.free.pop() else {
             return Err(Error::OutOfPages { needed: 1, free: 0, total: self.refs.len() });
@@ -112,18 +124,19 @@ impl PagePool {
         Ok(page)
     }
 
-    /// Reclaims every page, even held ones. The counts of what happened so far stay.
+    /// Frees every page, whatever its references. The totals in the statistics stay.
     pub(crate) fn reset(&mut self) {
         let PoolStats { total, used, peak_used, allocated, released, .. } = self.stats;
         let released = released + used as u64;
         *self = Self::new(total);
+        // `Self::new` has set the counts of pages to those of a free pool.
         self.stats = PoolStats { peak_used, allocated, released, ..self.stats };
     }
 
-    /// Holds `page` once more.
+    /// Adds a reference to `page`.
     ///
     /// # Panics
-    /// If the page is not held.
+    /// If the page has none.
     pub fn retain(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is shared but has no references", page.0);
@@ -131,33 +144,35 @@ impl PagePool {
         self.stats.idle -= usize::from(*refs == 2 && self.cached[page.0 as usize]);
     }
 
-    /// Holds `page` once more, for the prefix cache.
+    /// Adds the prefix cache's reference to `page`.
     ///
     /// # Panics
-    /// If the page is not held, or the prefix cache holds it already.
-    pub(crate) fn hold_cached(&mut self, page: PageId) {
+    /// If the page has no references, or has the prefix cache's already.
+    pub(crate) fn retain_cached(&mut self, page: PageId) {
         let cached = std::mem::replace(&mut self.cached[page.0 as usize], true);
         assert!(!cached, "page {} is twice in the prefix cache", page.0);
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is cached but has no references", page.0);
         *refs += 1;
+        self.stats.cached += 1;
     }
 
     /// Releases the prefix cache's reference to `page`.
     ///
     /// # Panics
     /// If the prefix cache does not hold the page.
-    pub(crate) fn drop_cached(&mut self, page: PageId) {
+    pub(crate) fn release_cached(&mut self, page: PageId) {
         self.stats.idle -= usize::from(self.is_idle(page));
         let cached = std::mem::replace(&mut self.cached[page.0 as usize], false);
         assert!(cached, "page {} is not in the prefix cache", page.0);
+        self.stats.cached -= 1;
         self.release(page);
     }
 
-    /// Releases one reference to `page`; the last one frees it.
+    /// Releases one reference to `page`, and frees the page with the last one.
     ///
     /// # Panics
-    /// If the page is not held.
+    /// If the page has none.
     pub fn release(&mut self, page: PageId) {
         let refs = &mut self.refs[page.0 as usize];
         assert!(*refs > 0, "page {} is released but has no references", page.0);
@@ -171,15 +186,15 @@ impl PagePool {
     }
 }
 
-/// The number of a recurrent state in its pool: what the layers that keep no keys and values know of
-/// all positions up to one.
+/// The number of a recurrent state in its pool. A recurrent state is what the recurrent layers of a
+/// model carry from one position to the next, for all these layers together.
 ///
-/// A state is not changed once it was written. A step reads one and writes others, so sharing one
-/// takes no copy, and a step that fails leaves everything as it was.
+/// A written state never changes: a step reads one state and writes others. So states are shared
+/// without copying, and a step that fails leaves all earlier states intact.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StateId(pub u32);
 
-/// A fixed number of recurrent states with reference counts.
+/// A fixed number of reference-counted recurrent states.
 #[derive(Debug)]
 pub(crate) struct StatePool(PagePool);
 
@@ -204,10 +219,10 @@ impl StatePool {
         self.0.is_idle(PageId(state.0))
     }
 
-    /// Takes `n` states, each held once; none when fewer are free.
+    /// Allocates `n` states with one reference each.
     ///
     /// # Errors
-    /// [`Error::OutOfStates`] when fewer than `n` states are free.
+    /// [`Error::OutOfStates`] if fewer than `n` states are free; then none is allocated.
     pub(crate) fn take(&mut self, n: usize) -> Result<impl Iterator<Item = StateId>, Error> {
         let (free, total) = (self.n_free(), self.stats().total);
         if n > free {
@@ -221,12 +236,12 @@ impl StatePool {
         state
     }
 
-    pub(crate) fn hold_cached(&mut self, state: StateId) {
-        self.0.hold_cached(PageId(state.0));
+    pub(crate) fn retain_cached(&mut self, state: StateId) {
+        self.0.retain_cached(PageId(state.0));
     }
 
-    pub(crate) fn drop_cached(&mut self, state: StateId) {
-        self.0.drop_cached(PageId(state.0));
+    pub(crate) fn release_cached(&mut self, state: StateId) {
+        self.0.release_cached(PageId(state.0));
     }
 
     pub(crate) fn release(&mut self, state: StateId) {
@@ -238,7 +253,7 @@ impl StatePool {
     }
 }
 
-/// The pools of a cache.
+/// All pools of a cache.
 #[derive(Debug)]
 pub(crate) struct Pools {
     pub(crate) pages: Vec<PagePool>, // [n_groups]
@@ -273,7 +288,23 @@ mod tests {
         pool.reset();
         let stats = pool.stats();
         assert_eq!((stats.used, stats.peak_used, stats.allocated, stats.released), (0, 3, 3, 3));
-        assert_eq!((pool.n_free(), pool.n_holds(PageId(0))), (3, 0));
+        assert_eq!((pool.n_free(), pool.n_refs(PageId(0))), (3, 0));
+    }
+
+    #[test]
+    fn utilization_counts_pages_that_cannot_be_evicted() {
+        assert_eq!(PoolStats::default().utilization(), 0.0);
+        let mut pool = PagePool::new(8);
+        let mut pages = Vec::new();
+        pool.allocate(3, &mut pages).unwrap();
+        pool.retain_cached(pages[0]);
+        assert_eq!((pool.stats().cached, pool.stats().idle), (1, 0));
+        assert_eq!(pool.stats().utilization(), 3.0 / 8.0);
+        pool.release(pages[0]);
+        assert_eq!((pool.stats().cached, pool.stats().idle), (1, 1));
+        assert_eq!(pool.stats().utilization(), 2.0 / 8.0);
+        pool.reset();
+        assert_eq!((pool.stats().cached, pool.stats().utilization()), (0, 0.0));
     }
 
     #[test]

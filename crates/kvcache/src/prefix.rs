@@ -1,22 +1,22 @@
-//! The prefix cache: pages of prompts that were run before, found again by their rows.
+//! The prefix cache: a radix tree over the pages of earlier prompts.
 //!
-//! A tree for each variant, whose nodes are pages: a node's symbols follow those of its parent, so the
-//! path from the root spells a prompt. All pages are full but the last of a prompt, which is a leaf. A node holds
-//! one page of each layer group; of a group with a sliding window it may have released its page,
-//! which then is missing only to prompts that end near by.
-//! Children are sorted by their symbols, so a lookup compares these themselves and also finds the
-//! page that agrees in its first few. Leaves that no sequence uses are evicted, the least
-//! recently used first.
+//! Each variant has its own tree. A node stands for the symbols of one page, and the path from a root
+//! spells a prompt. Every node is full except the last one of a prompt, which is a leaf. A node holds
+//! one page per layer group; the page of a group with a sliding window may have been evicted alone, and
+//! then only prompts that end within a window of it miss it.
 //!
-//! A model with recurrent layers continues only from the end of a node that holds its state there. Such
-//! nodes are few: the ends of prompts, where two prompts parted, and a choice of page boundaries.
-//! Two prompts may then end in the same page, so of siblings one may begin with all of another.
+//! Children are sorted by their symbols. A lookup compares symbols, not hashes, and finds a child that
+//! agrees in its first symbols only. Leaves that no sequence continues from are evicted in LRU order.
 //!
-//! The idea of a tree over token pages is that of RadixAttention (Zheng et al., 2023, "SGLang").
+//! With recurrent layers, a prompt continues only from the end of a node that holds a recurrent state.
+//! States are kept at the ends of prompts, where prompts diverged, and at some page boundaries. Two
+//! prompts may end within the same page, so one sibling may begin with all symbols of another.
+//!
+//! The tree over token pages follows RadixAttention (Zheng et al., 2023, "SGLang").
 
 mod states;
 
-use crate::pool::Pools;
+use crate::pool::{Pools, share};
 use crate::{PAGE_LEN, PageId, StateId, Symbol, Variant};
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -26,58 +26,78 @@ use std::ops::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct NodeId(u32);
 
-/// What the prefix cache did since it was made.
+/// Counts of the prefix cache, and totals since it was created.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PrefixStats {
-    /// Prompt tokens that were looked up.
+    /// Prompt tokens looked up so far.
     pub queried_tokens: u64,
-    /// Of these, tokens that were found.
+    /// Prompt tokens found so far.
     pub found_tokens: u64,
-    /// Lookups that found anything.
+    /// Lookups that found at least one token.
     pub hits: u64,
-    /// Lookups that found nothing.
+    /// Lookups that found no token.
     pub misses: u64,
-    /// Pages of tokens that are in the tree.
+    /// Nodes in the tree: prompt pages, each counted once for all layer groups.
     pub nodes: usize,
-    /// Pages of tokens stored in the tree, in total.
+    /// Nodes added so far.
     pub stored: u64,
-    /// Pages of tokens evicted, in total.
+    /// Nodes evicted so far.
     pub evicted: u64,
+    /// Pages that the tree holds in the pools of all layer groups.
+    pub pages: usize,
+    /// Pages of these pools, whoever holds them.
+    pub total_pages: usize,
     /// Recurrent states that the tree holds.
     pub states: usize,
-    /// Recurrent states stored in the tree, in total.
+    /// Recurrent states added so far.
     pub states_stored: u64,
-    /// Recurrent states evicted, in total.
+    /// Recurrent states evicted so far.
     pub states_evicted: u64,
-    /// Prompt tokens whose pages were found, but no state to continue from.
+    /// Prompt tokens whose pages were found but that had to be computed because no recurrent state
+    /// follows them.
     pub stateless_tokens: u64,
 }
 
-/// A change of the prefix cache, for routers that send requests where their prefixes are. Hashes are
-/// chained: they stand for a page's tokens and all before them. Pages with rows that are not tokens,
-/// and those of variants other than the default, are not reported, as no text leads to them.
+impl PrefixStats {
+    /// The share of the tokens looked up that were found: `found_tokens / queried_tokens`; 0 before
+    /// the first lookup.
+    pub fn hit_rate(&self) -> f64 {
+        share(self.found_tokens as f64, self.queried_tokens as f64)
+    }
+
+    /// The share of all pages that the prefix cache holds, alone or with sequences:
+    /// `pages / total_pages`; 0 without pages.
+    pub fn utilization(&self) -> f64 {
+        share(self.pages as f64, self.total_pages as f64)
+    }
+}
+
+/// A change of the prefix cache, for routers that send a request to the server that has its prefix.
+/// Hashes are chained: the hash of a page covers its tokens and all tokens before them. Events are
+/// emitted only for full pages of the default variant whose rows, and all rows before them, are
+/// tokens: a router cannot compute the hashes of others from a request's text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheEvent {
-    /// A page of tokens can be reused from now on.
+    /// A page was added.
     Stored {
-        /// Its hash.
+        /// Chained hash of the page.
         hash: u64,
-        /// The hash of the page before it.
+        /// Chained hash of the preceding page; `None` for the first page of a prompt.
         parent: Option<u64>,
-        /// Its tokens.
+        /// Token ids of the page.
         tokens: Vec<u32>, // [PAGE_LEN]
     },
-    /// A page of tokens is gone.
+    /// A page was evicted.
     Removed {
-        /// Its hash.
+        /// Chained hash of the page.
         hash: u64,
     },
-    /// All pages are gone.
+    /// The whole cache was emptied.
     Cleared,
 }
 
-/// A page that the tree holds.
+/// A page that a node holds, with the time of its last use on the tree's clock.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     page: PageId,
@@ -90,17 +110,17 @@ struct Node {
     parent: Option<NodeId>,
     children: Vec<NodeId>,  // sorted by symbols
     symbols: Box<[Symbol]>, // [1..=PAGE_LEN]
-    /// None where the page is not reported.
+    /// The chained hash of [`CacheEvent`]; `None` if no events are emitted for the node.
     hash: Option<u64>,
     pages: Vec<Option<Held>>, // [n_groups]
-    /// The recurrent state after its last token.
+    /// The recurrent state after the node's last symbol.
     state: Option<HeldState>,
     last_used: u64,
-    /// Sequences that continue from this node.
+    /// Number of sequences that continue from this node. A pinned node is not evicted.
     pins: u32,
 }
 
-/// A recurrent state that the tree holds.
+/// A recurrent state that a node holds, with the time of its last use.
 #[derive(Debug, Clone, Copy)]
 struct HeldState {
     state: StateId,
@@ -117,47 +137,49 @@ impl Node {
     }
 }
 
-/// A place in the tree: below a page, or where a variant's prompts begin.
+/// A position in the tree, given by the parent: a node, or the root level of a variant.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Place {
     pub(crate) variant: Variant,
     pub(crate) parent: Option<NodeId>,
 }
 
-/// The pages that a prompt can begin with.
+/// The longest reusable prefix of a prompt.
 #[derive(Debug, Default)]
 pub(crate) struct Match {
-    /// The tokens that they cover.
+    /// Number of symbols.
     pub(crate) len: usize,
-    /// The nodes, from the root; the last may be covered in part.
+    /// The nodes from the root on; the last one may match in its first symbols only.
     pub(crate) path: Vec<NodeId>,
-    /// The recurrent state after them.
+    /// The recurrent state after `len` symbols.
     pub(crate) state: Option<StateId>,
-    /// The tokens that would be covered if there were a state wherever there are pages.
+    /// Number of symbols whose pages are there, whether or not a recurrent state follows them: the
+    /// point at which the prompt diverges from earlier ones.
     pub(crate) junction: usize,
 }
 
-/// See the [module](self).
+/// The trees of all variants, their LRU lists and statistics; see the [module](self).
 #[derive(Debug)]
 pub(crate) struct PrefixTree {
     windows: Vec<Option<usize>>, // [n_groups]
-    /// Whether sequences have recurrent states.
+    /// Whether the model has recurrent layers.
     has_states: bool,
-    nodes: Vec<Option<Node>>,
+    nodes: Vec<Option<Node>>, // [node id]
     vacant: Vec<NodeId>,
     roots: Vec<NodeId>, // sorted by variant and symbols
-    /// Nodes without children and pins, by their last use.
-    leaves: BTreeSet<(u64, NodeId)>,
-    /// Of each group with a window, its pages by their last use.
-    windowed: Vec<BTreeSet<(u64, NodeId)>>, // [n_groups]
-    /// Nodes with states, by the last use of these.
-    stated: BTreeSet<(u64, NodeId)>,
+    /// LRU list of the nodes that can be evicted: those without children and pins.
+    leaves_by_use: BTreeSet<(u64, NodeId)>,
+    /// LRU list of the pages of each group with a window; empty for other groups.
+    pages_by_use: Vec<BTreeSet<(u64, NodeId)>>, // [n_groups]
+    /// LRU list of the recurrent states.
+    states_by_use: BTreeSet<(u64, NodeId)>,
+    /// Time of the last lookup or insertion, in units of these.
     clock: u64,
     stats: PrefixStats,
     events: Option<Vec<CacheEvent>>,
 }
 
-/// How many of the first elements agree.
+/// Length of the common prefix.
 fn common_len(a: &[Symbol], b: &[Symbol]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -171,14 +193,14 @@ fn chained_hash(parent: Option<u64>, tokens: &[u32]) -> u64 {
 impl PrefixTree {
     pub(crate) fn new(windows: Vec<Option<usize>>, has_states: bool) -> Self {
         Self {
-            windowed: windows.iter().map(|_| BTreeSet::new()).collect(),
+            pages_by_use: windows.iter().map(|_| BTreeSet::new()).collect(),
             windows,
             has_states,
-            stated: BTreeSet::new(),
+            states_by_use: BTreeSet::new(),
             nodes: Vec::new(),
             vacant: Vec::new(),
             roots: Vec::new(),
-            leaves: BTreeSet::new(),
+            leaves_by_use: BTreeSet::new(),
             clock: 0,
             stats: PrefixStats::default(),
             events: None,
@@ -189,7 +211,7 @@ impl PrefixTree {
         self.stats
     }
 
-    /// Begins to keep what changes, until it is taken.
+    /// Starts recording events for [`Self::take_events`].
     pub(crate) fn keep_events(&mut self) {
         self.events.get_or_insert_default();
     }
@@ -198,7 +220,7 @@ impl PrefixTree {
         self.events.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    fn tell(&mut self, event: impl FnOnce() -> CacheEvent) {
+    fn emit(&mut self, event: impl FnOnce() -> CacheEvent) {
         if let Some(events) = &mut self.events {
             events.push(event());
         }
@@ -216,7 +238,7 @@ impl PrefixTree {
         parent.map_or(&self.roots, |id| &self.node(id).children)
     }
 
-    /// The page that a node holds of a group.
+    /// The page of `group` that a node holds.
     pub(crate) fn page(&self, id: NodeId, group: usize) -> Option<PageId> {
         self.node(id).pages[group].map(|held| held.page)
     }
@@ -225,13 +247,13 @@ impl PrefixTree {
         self.node(id).parent
     }
 
-    /// The first page of the path that a group needs when `len` positions are adopted.
+    /// Index of the first page that a group needs so that a sequence continues after `len` positions.
     pub(crate) fn first_needed(window: Option<usize>, len: usize) -> usize {
         window.map_or(0, |w| (len + 1).saturating_sub(w) / PAGE_LEN)
     }
 
-    /// The longest beginning of `symbols`, of at most `max_len`, that every group has the pages for and
-    /// that ends within none of the ranges of `whole`.
+    /// The longest prefix of `symbols`, at most `max_len` long, that all groups have the pages for. It
+    /// does not end inside any range of `whole`. Updates statistics and LRU lists.
     pub(crate) fn lookup(
         &mut self,
         variant: Variant,
@@ -256,8 +278,8 @@ impl PrefixTree {
         Match { len, path, state, junction }
     }
 
-    /// The longest beginning of `symbols` that every group has the pages for: its nodes, how many
-    /// symbols it covers, and how many it would if there were a state wherever there are pages.
+    /// The longest prefix of `symbols` that all groups have the pages for: its nodes, its length, and
+    /// its length if recurrent states are not required.
     fn find(&self, variant: Variant, symbols: &[Symbol]) -> (Vec<NodeId>, usize, usize) {
         let max_len = symbols.len();
         let (mut path, mut len) = (Vec::new(), 0);
@@ -265,8 +287,8 @@ impl PrefixTree {
         while len < max_len {
             let wanted = &symbols[len..max_len.min(len + PAGE_LEN)];
             let children = self.children(place.parent);
-            let at = self.position(place, wanted);
-            // The neighbours in order are those that agree the longest.
+            let at = self.child_idx(place, wanted);
+            // In sorted order, the longest common prefix is with one of the two neighbors.
             let near = children[at.saturating_sub(1)..].iter().take(2);
             let agrees = |id: &NodeId| {
                 let node = self.node(*id);
@@ -292,7 +314,7 @@ impl PrefixTree {
         (path, len, junction)
     }
 
-    /// Whether every group still has the pages that `len` positions along `path` need.
+    /// Whether all groups have the pages that a sequence needs to continue after `len` positions.
     fn is_usable(&self, path: &[NodeId], len: usize) -> bool {
         self.windows.iter().enumerate().all(|(group, window)| {
             let needed = &path[Self::first_needed(*window, len).min(path.len())..];
@@ -300,46 +322,47 @@ impl PrefixTree {
         })
     }
 
-    /// Notes that the pages of `path` are used now, those of windows only as far as they are needed.
+    /// Marks the nodes of `path` as used now, and of groups with a window the pages that `len` positions
+    /// need.
     fn touch(&mut self, path: &[NodeId], len: usize) {
         self.clock += 1;
         let now = self.clock;
         for (i, &id) in path.iter().enumerate() {
             let node = self.nodes[id.0 as usize].as_mut().expect("a path is of nodes that live");
             let before = std::mem::replace(&mut node.last_used, now);
-            if self.leaves.remove(&(before, id)) {
-                self.leaves.insert((now, id));
+            if self.leaves_by_use.remove(&(before, id)) {
+                self.leaves_by_use.insert((now, id));
             }
-            // Of the path's states the sequence continues from the last.
+            // The sequence continues from the last node's state only.
             if i + 1 == path.len()
                 && let Some(held) = &mut node.state
             {
-                self.stated.remove(&(held.last_used, id));
+                self.states_by_use.remove(&(held.last_used, id));
                 held.last_used = now;
-                self.stated.insert((now, id));
+                self.states_by_use.insert((now, id));
             }
             for (group, window) in self.windows.iter().enumerate() {
                 if window.is_some()
                     && i >= Self::first_needed(*window, len)
                     && let Some(held) = &mut node.pages[group]
                 {
-                    self.windowed[group].remove(&(held.last_used, id));
+                    self.pages_by_use[group].remove(&(held.last_used, id));
                     held.last_used = now;
-                    self.windowed[group].insert((now, id));
+                    self.pages_by_use[group].insert((now, id));
                 }
             }
         }
     }
 
-    /// Keeps a node from eviction.
+    /// Protects a node from eviction until [`Self::unpin`].
     pub(crate) fn pin(&mut self, id: NodeId) {
         let node = self.node_mut(id);
         node.pins += 1;
         let key = (node.last_used, id);
-        self.leaves.remove(&key);
+        self.leaves_by_use.remove(&key);
     }
 
-    /// Takes one [`Self::pin`] back.
+    /// Undoes one [`Self::pin`].
     pub(crate) fn unpin(&mut self, id: NodeId) {
         let node = self.node_mut(id);
         assert!(node.pins > 0, "a node is unpinned that is not pinned");
@@ -350,19 +373,19 @@ impl PrefixTree {
     fn list_if_leaf(&mut self, id: NodeId) {
         let node = self.node(id);
         if node.pins == 0 && node.children.is_empty() {
-            self.leaves.insert((node.last_used, id));
+            self.leaves_by_use.insert((node.last_used, id));
         }
     }
 
-    /// The index that `symbols` have or would have among the children at a place.
-    fn position(&self, place: Place, symbols: &[Symbol]) -> usize {
+    /// The index of the child with `symbols`, or the index at which it would be inserted.
+    fn child_idx(&self, place: Place, symbols: &[Symbol]) -> usize {
         self.children(place.parent).partition_point(|&id| {
             let node = self.node(id);
             (node.variant, &*node.symbols) < (place.variant, symbols)
         })
     }
 
-    /// The child of exactly these symbols, if it is at index `at`.
+    /// The child at index `at`, if its symbols are exactly `symbols`.
     fn child(&self, place: Place, at: usize, symbols: &[Symbol]) -> Option<NodeId> {
         let child = self.children(place.parent).get(at).copied();
         child.filter(|&id| {
@@ -371,9 +394,9 @@ impl PrefixTree {
         })
     }
 
-    /// Whether a longer page at the same place serves all that a page of `symbols` would.
+    /// Whether a longer sibling makes a node of `symbols` superfluous.
     pub(crate) fn is_covered(&self, place: Place, symbols: &[Symbol]) -> bool {
-        let next = self.children(place.parent).get(self.position(place, symbols));
+        let next = self.children(place.parent).get(self.child_idx(place, symbols));
         next.map(|&id| self.node(id)).is_some_and(|node| {
             node.symbols.len() > symbols.len()
                 && node.variant == place.variant
@@ -383,8 +406,8 @@ impl PrefixTree {
         })
     }
 
-    /// The node of `symbols`, a page of them or less, at a place, made if there is none. It takes
-    /// references to the `pages` (one per group, as far as they exist) that it does not hold yet.
+    /// Finds or adds the node of `symbols`, at most a page of them. For each group whose page the node
+    /// lacks, it takes a reference to the page in `pages`, which has one entry per group.
     pub(crate) fn insert(
         &mut self,
         place: Place,
@@ -393,27 +416,27 @@ impl PrefixTree {
         pools: &mut Pools,
     ) -> NodeId {
         self.clock += 1;
-        let at = self.position(place, symbols);
+        let at = self.child_idx(place, symbols);
         let id = self.child(place, at, symbols).unwrap_or_else(|| {
-            let removed = self.removes_beginning(place, at, symbols, pools);
+            let removed = self.remove_prefix_of(place, at, symbols, pools);
             self.add(place, at - usize::from(removed), symbols)
         });
         let node = self.nodes[id.0 as usize].as_mut().expect("found or just made");
         for (group, page) in pages.enumerate() {
             if let (None, Some(page)) = (node.pages[group], page) {
-                pools.pages[group].hold_cached(page);
+                pools.pages[group].retain_cached(page);
                 node.pages[group] = Some(Held { page, last_used: self.clock });
                 if self.windows[group].is_some() {
-                    self.windowed[group].insert((self.clock, id));
+                    self.pages_by_use[group].insert((self.clock, id));
                 }
             }
         }
         id
     }
 
-    /// Removes the child before index `at` if `symbols` begin with its own and it serves no prompt
-    /// that these do not; returns whether it did.
-    fn removes_beginning(
+    /// Removes the child before index `at` if its symbols are a prefix of `symbols`, whose node then
+    /// serves the same prompts; returns whether it did.
+    fn remove_prefix_of(
         &mut self,
         place: Place,
         at: usize,
@@ -421,24 +444,24 @@ impl PrefixTree {
         pools: &mut Pools,
     ) -> bool {
         let before = at.checked_sub(1).map(|i| self.children(place.parent)[i]);
-        let serves_less = |id: &NodeId| {
+        let is_prefix = |id: &NodeId| {
             let node = self.node(*id);
-            // From a state continue those prompts that diverge from this one where it is.
+            // A node with a state stays: prompts that diverge right after it need the state.
             node.variant == place.variant
                 && symbols.starts_with(&node.symbols)
                 && node.state.is_none()
         };
-        let begins = before.filter(serves_less);
-        begins.into_iter().for_each(|id| self.remove(id, pools));
-        begins.is_some()
+        let prefix = before.filter(is_prefix);
+        prefix.into_iter().for_each(|id| self.remove(id, pools));
+        prefix.is_some()
     }
 
     fn add(&mut self, place: Place, at: usize, symbols: &[Symbol]) -> NodeId {
         let Place { variant, parent } = place;
         let parent_hash = parent.map(|id| self.node(id).hash);
         let tokens: Option<Vec<u32>> = symbols.iter().map(|symbol| symbol.token()).collect();
-        let is_told = variant == Variant::default() && parent_hash != Some(None);
-        let tokens = tokens.filter(|_| is_told);
+        let is_reported = variant == Variant::default() && parent_hash != Some(None);
+        let tokens = tokens.filter(|_| is_reported);
         let parent_hash = parent_hash.flatten();
         let hash = tokens.as_ref().map(|tokens| chained_hash(parent_hash, tokens));
         let node = Node {
@@ -468,19 +491,20 @@ impl PrefixTree {
                 let node = self.node_mut(parent);
                 node.children.insert(at, id);
                 let key = (node.last_used, parent);
-                self.leaves.remove(&key);
+                self.leaves_by_use.remove(&key);
             }
         }
-        self.leaves.insert((self.clock, id));
+        self.leaves_by_use.insert((self.clock, id));
         self.stats.nodes += 1;
         self.stats.stored += 1;
         if let (true, Some(hash), Some(tokens)) = (self.node(id).is_full(), hash, tokens) {
-            self.tell(|| CacheEvent::Stored { hash, parent: parent_hash, tokens });
+            self.emit(|| CacheEvent::Stored { hash, parent: parent_hash, tokens });
         }
         id
     }
 
-    /// Frees up to `n` pages of a group that only the cache holds; returns how many.
+    /// Frees up to `n` pages of a group that only the prefix cache holds; returns how many. Pages of a
+    /// group with a window are evicted alone first, then whole leaves.
     pub(crate) fn evict(&mut self, group: usize, n: usize, pools: &mut Pools) -> usize {
         let mut freed = 0;
         if self.windows[group].is_some() {
@@ -488,16 +512,16 @@ impl PrefixTree {
                 self.page(id, group).is_some_and(|page| pools.pages[group].is_idle(page))
             };
             let chosen: Vec<_> =
-                self.windowed[group].iter().filter(idle).take(n).copied().collect();
+                self.pages_by_use[group].iter().filter(idle).take(n).copied().collect();
             for key in chosen {
-                self.windowed[group].remove(&key);
+                self.pages_by_use[group].remove(&key);
                 let held = self.node_mut(key.1).pages[group].take();
-                pools.pages[group].drop_cached(held.expect("listed with its page").page);
+                pools.pages[group].release_cached(held.expect("listed with its page").page);
                 freed += 1;
             }
         }
         while freed < n
-            && let Some((_, id)) = self.leaves.pop_first()
+            && let Some((_, id)) = self.leaves_by_use.pop_first()
         {
             let held = self.page(id, group);
             freed += usize::from(held.is_some_and(|page| pools.pages[group].is_idle(page)));
@@ -507,16 +531,16 @@ impl PrefixTree {
         freed
     }
 
-    /// Takes a leaf out of the tree, and releases its pages' references.
+    /// Removes a leaf, and releases its pages and its state.
     fn remove(&mut self, id: NodeId, pools: &mut Pools) {
         self.drop_state(id, pools);
         let node = self.nodes[id.0 as usize].take().expect("a leaf lives");
         debug_assert!(node.children.is_empty() && node.pins == 0);
-        self.leaves.remove(&(node.last_used, id));
+        self.leaves_by_use.remove(&(node.last_used, id));
         for (group, held) in node.pages.iter().enumerate() {
             if let Some(held) = held {
-                self.windowed[group].remove(&(held.last_used, id));
-                pools.pages[group].drop_cached(held.page);
+                self.pages_by_use[group].remove(&(held.last_used, id));
+                pools.pages[group].release_cached(held.page);
             }
         }
         match node.parent {
@@ -529,11 +553,11 @@ impl PrefixTree {
         self.vacant.push(id);
         self.stats.nodes -= 1;
         if let (true, Some(hash)) = (node.is_full(), node.hash) {
-            self.tell(|| CacheEvent::Removed { hash });
+            self.emit(|| CacheEvent::Removed { hash });
         }
     }
 
-    /// Forgets everything, pinned or not. The pools are reset with it.
+    /// Removes all nodes, pinned ones included, and keeps the totals. The caller resets the pools.
     pub(crate) fn reset(&mut self) {
         let PrefixStats { nodes, evicted, states, states_evicted, .. } = self.stats;
         let stats = PrefixStats {
@@ -546,17 +570,17 @@ impl PrefixTree {
         let events = self.events.take();
         let windows = std::mem::take(&mut self.windows);
         *self = Self { stats, events, ..Self::new(windows, self.has_states) };
-        self.tell(|| CacheEvent::Cleared);
+        self.emit(|| CacheEvent::Cleared);
     }
 
-    /// Evicts everything that is not pinned.
+    /// Evicts all nodes that neither are pinned nor lead to a pinned one.
     pub(crate) fn clear(&mut self, pools: &mut Pools) {
-        while let Some((_, id)) = self.leaves.pop_first() {
+        while let Some((_, id)) = self.leaves_by_use.pop_first() {
             self.remove(id, pools);
             self.stats.evicted += 1;
         }
         if self.stats.nodes == 0 {
-            self.tell(|| CacheEvent::Cleared);
+            self.emit(|| CacheEvent::Cleared);
         }
     }
 }

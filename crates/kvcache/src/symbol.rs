@@ -1,20 +1,21 @@
-//! What distinguishes two rows of a prompt, and two ways to compute the same row.
+//! Keys of the prefix cache: the symbols that a prompt's rows are compared by, and model variants.
 
-/// What a row of a prompt is made from: a token, or a row of embeddings by its content. Prompts with
-/// the same symbols have the same keys and values, within a [`Variant`].
+/// The identity of one prompt row: a token id, or a hash of a row of embeddings. Within a
+/// [`Variant`], prompts with equal symbols have equal keys and values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Symbol(u64);
 
-/// Set in the symbols of rows that are not tokens.
+/// The bit that is set in the symbols of embedding rows and clear in those of tokens.
 const EMBEDDED: u64 = 1 << 63;
 
 impl Symbol {
-    /// Row `idx` of embeddings whose content has this hash, of a function that is hard to collide.
+    /// The symbol of row `idx` of an embedding matrix. `content` is a cryptographic hash of the whole
+    /// matrix.
     pub fn embedded(content: [u8; 32], idx: usize) -> Self {
         let word =
             |i: usize| content[8 * i..].first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        // Every row is a function of the whole hash: a page of them compares more bits of it than
-        // a row does. The multiplications mix as those of SplitMix64 (Steele et al., 2014).
+        // All 256 bits enter every row, so a page of rows compares more of them than the 63 bits of
+        // one symbol. The mixing is that of SplitMix64 (Steele et al., 2014).
         let mut mixed = (idx as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         for i in 0..4 {
             mixed = (mixed ^ word(i)).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -25,7 +26,7 @@ impl Symbol {
         Self(mixed | EMBEDDED)
     }
 
-    /// The token, if it is one.
+    /// The token id; `None` for an embedding row.
     pub fn token(self) -> Option<u32> {
         u32::try_from(self.0).ok()
     }
@@ -40,7 +41,7 @@ impl From<Symbol> for u64 {
 impl TryFrom<u64> for Symbol {
     type Error = u64;
 
-    /// The symbol that has become this number.
+    /// The inverse of `u64::from(symbol)`; the error is the number, if no symbol converts to it.
     fn try_from(number: u64) -> Result<Self, u64> {
         let is_symbol = number & EMBEDDED != 0 || u32::try_from(number).is_ok();
         if is_symbol { Ok(Self(number)) } else { Err(number) }
@@ -53,8 +54,8 @@ impl From<u32> for Symbol {
     }
 }
 
-/// Everything beside a prompt that its keys, values and states depend on and that differs between the
-/// sequences of one cache, such as an adapter. Sequences of different variants share nothing.
+/// An id for everything besides the prompt that changes keys, values and states, such as an adapter.
+/// Sequences of different variants never share pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Variant(pub u64);
 

@@ -1,4 +1,4 @@
-//! The cache as an engine uses it: what sequences share, what is evicted, and that no page is lost.
+//! Prefix sharing, copy-on-write, eviction and accounting of pages through [`KvCache`].
 
 mod common;
 
@@ -8,18 +8,18 @@ use realizar_kvcache::{
 };
 use std::ops::Range;
 
-/// A cache of one group without a window and, if wanted, one with it.
+/// A cache with one group without a window, and a second group if `window` is given.
 fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
     cache_of(n_pages, window, None)
 }
 
-/// As [`cache`], with recurrent states if there are any.
+/// As [`cache`], with `n_states` recurrent states.
 fn cache_of(n_pages: usize, window: Option<usize>, n_states: Option<usize>) -> KvCache {
     let groups = [(None, n_pages), (window, n_pages)];
     KvCache::new(&groups[..1 + usize::from(window.is_some())], n_states, 64 * PAGE_LEN, true)
 }
 
-/// Runs `tokens` as the prompt of a new sequence; returns it and what was cached.
+/// Runs `tokens` as the prompt of a new sequence; returns it and the number of cached tokens.
 fn run(cache: &mut KvCache, tokens: &[u32]) -> Result<(SeqPages, usize), Error> {
     let mut seq = cache.sequence();
     let cached = cache.adopt_tokens(&mut seq, tokens, tokens.len() - 1);
@@ -44,7 +44,7 @@ fn grow(cache: &mut KvCache, seq: &mut SeqPages, len: usize) -> Result<Vec<PageC
     Ok(copies)
 }
 
-/// Prompts of other salts are other from the beginning.
+/// A prompt of `n` tokens. Prompts with different salts have no common prefix.
 fn prompt(n: usize, salt: u32) -> Vec<u32> {
     (0..n as u32).map(|i| i + 1000 * salt).collect()
 }
@@ -62,8 +62,15 @@ fn used(cache: &KvCache) -> Vec<(usize, usize)> {
 #[test]
 fn a_prompt_finds_the_pages_of_one_before() {
     let mut cache = cache(16, None);
+    let shares = |cache: &KvCache| {
+        let stats = cache.prefix_stats();
+        (stats.hit_rate(), stats.utilization())
+    };
+    assert_eq!(shares(&cache), (0.0, 0.0));
     let first = prompt(3 * PAGE_LEN + 5, 1);
     let (mut a, cached) = run(&mut cache, &first).unwrap();
+    // Three full pages are stored, and the sequence holds them too.
+    assert_eq!(shares(&cache), (0.0, 3.0 / 16.0));
     assert_eq!((cached, used(&cache)), (0, vec![(4, 0)]));
     cache.clear(&mut a);
     assert_eq!(used(&cache), [(4, 4)], "its pages stay");
@@ -85,6 +92,23 @@ fn a_prompt_finds_the_pages_of_one_before() {
     assert_eq!((stats.hits, stats.misses), (4, 2));
     let found = (3 + 2 + 2 + 1) * PAGE_LEN + 4 - 1 + 7;
     assert_eq!(stats.found_tokens, found as u64);
+    let queried = 2 * (3 * PAGE_LEN + 5) + 2 * PAGE_LEN + 1 + 2 * PAGE_LEN + 2 * PAGE_LEN + 9 + 40;
+    assert_eq!(stats.queried_tokens, queried as u64);
+    // The first prompt has four pages, and the last two add two each.
+    assert_eq!(shares(&cache), (found as f64 / queried as f64, 8.0 / 16.0));
+}
+
+#[test]
+fn utilization_counts_the_pages_of_all_groups() {
+    let mut cache = cache(16, Some(PAGE_LEN));
+    let (mut seq, _) = run(&mut cache, &prompt(2 * PAGE_LEN, 1)).unwrap();
+    assert_eq!(cache.prefix_stats().utilization(), 4.0 / 32.0);
+    cache.clear(&mut seq);
+    cache.clear_prefixes();
+    assert_eq!(cache.prefix_stats().utilization(), 0.0);
+    // Without a prefix cache all statistics are zero.
+    let cache = KvCache::new(&[(None, 16)], None, 64 * PAGE_LEN, false);
+    assert_eq!((cache.prefix_stats().hit_rate(), cache.prefix_stats().utilization()), (0.0, 0.0));
 }
 
 #[test]
@@ -93,7 +117,7 @@ fn the_end_of_a_prompt_is_kept_until_a_longer_one_comes() {
     cache.keep_events();
     let check = |cache: &mut KvCache, tokens: &[u32], want_cached: usize, want_nodes: usize| {
         let (mut seq, cached) = run(cache, tokens).unwrap();
-        // What is generated is written to the same page and is not part of it.
+        // A generated token goes to the same page, but not to the cached prefix.
         grow(cache, &mut seq, tokens.len() + 1).unwrap();
         cache.written_tokens(&mut seq, &[77], false);
         cache.clear(&mut seq);
@@ -109,7 +133,7 @@ fn the_end_of_a_prompt_is_kept_until_a_longer_one_comes() {
     check(&mut cache, &branch(PAGE_LEN + 10, PAGE_LEN + 18, 1), PAGE_LEN + 10, 3);
     check(&mut cache, &prompt(2 * PAGE_LEN + 1, 1), PAGE_LEN + 18, 4);
     check(&mut cache, &branch(PAGE_LEN + 10, PAGE_LEN + 20, 1), PAGE_LEN + 18, 4);
-    // Only full pages are told of.
+    // Only full pages are reported.
     let told = cache.take_events();
     assert_eq!(told.len(), 2, "{told:?}");
     cache.clear_prefixes();
@@ -149,7 +173,7 @@ fn a_page_that_is_shared_is_copied_before_it_is_written() {
     // No other sequence has the new page, so growing again copies nothing.
     assert_eq!(grow(&mut cache, &mut b, 2 * PAGE_LEN), Ok(vec![]));
 
-    // A fork shares even what no prefix cache knows.
+    // A fork shares pages that are not in the prefix cache, too.
     let mut c = cache.fork(&b);
     cache.written_tokens(&mut c, &[], false);
     let copies = grow(&mut cache, &mut c, 2 * PAGE_LEN).unwrap();
@@ -166,7 +190,7 @@ fn copies_that_are_not_made_leave_the_pages_as_they_were() {
     let before = used(&cache);
     let shared = a.tables()[0].pages().to_vec();
     let mut copies = Vec::new();
-    // The first gets a copy of the last page, so the second is alone with it.
+    // The first sequence gets a copy of the last page, so the second one need not copy it.
     cache.grow(&mut a, 2 * PAGE_LEN + 1, 1, &mut copies).unwrap();
     cache.grow(&mut b, 2 * PAGE_LEN + 1, 1, &mut copies).unwrap();
     assert_eq!((copies.len(), copies[0].from), (1, shared[1]));
@@ -196,7 +220,7 @@ fn a_reset_takes_every_page_back() {
     assert_eq!(cache.take_events(), [CacheEvent::Cleared]);
     let stats = cache.prefix_stats();
     assert_eq!((stats.nodes, stats.stored, stats.evicted), (0, 3, 3));
-    // It works as a new one does.
+    // After the reset it works like a new one.
     let (mut seq, cached) = run(&mut cache, &tokens).unwrap();
     assert_eq!(cached, 0);
     cache.clear(&mut seq);
@@ -209,7 +233,7 @@ fn a_page_that_an_eviction_leaves_to_one_needs_no_copy() {
     let tokens = prompt(PAGE_LEN + 5, 1);
     let (mut seq, _) = run(&mut cache, &tokens).unwrap();
     cache.clear(&mut seq);
-    // Nothing is free for a copy of the last page, which only the prefix cache has beside it.
+    // No page is free for a copy of the last page, which the prefix cache shares.
     assert_eq!(cache.adopt_tokens(&mut seq, &tokens, tokens.len()), tokens.len());
     let copies = grow(&mut cache, &mut seq, 2 * PAGE_LEN).unwrap();
     assert_eq!((copies, used(&cache)), (vec![], vec![(2, 0)]));
@@ -240,7 +264,7 @@ fn the_least_recently_used_leaf_goes_first() {
         cache.clear(&mut seq);
     }
     assert_eq!(used(&cache), [(6, 6)]);
-    // The first prompt is used again, so the second is the oldest: its end goes, then its rest.
+    // The first prompt is used again, so the second one is the oldest: its pages are evicted from its end.
     let (mut seq, cached) = run(&mut cache, &prompt(2 * PAGE_LEN, 1)).unwrap();
     assert_eq!(cached, 2 * PAGE_LEN - 1);
     cache.clear(&mut seq);
@@ -284,8 +308,8 @@ fn a_window_lets_go_of_what_it_has_passed() {
     let (mut seq, _) = run(&mut cache, &tokens).unwrap();
     cache.clear(&mut seq);
     assert_eq!(used(&cache), [(6, 6), (6, 6)]);
-    // A prompt of other text needs six pages: the windowed group evicts pages alone, the other
-    // group whole leaves.
+    // Another prompt needs six pages: the group with a window evicts single pages, the other group
+    // whole leaves.
     let (mut other, _) = run(&mut cache, &prompt(4 * PAGE_LEN, 2)).unwrap();
     cache.clear(&mut other);
     let mut seq = cache.sequence();
@@ -318,10 +342,10 @@ fn rows_of_embeddings_are_found_by_their_content() {
     assert_eq!(run(&mut cache, 0, &symbols(40, 1)), n - 1, "the same content");
     assert_eq!(run(&mut cache, 0, &symbols(40, 2)), 40, "other content behind the same text");
     assert_eq!(run(&mut cache, 0, &symbols(41, 1)), 40, "the same content elsewhere");
-    // Another variant shares nothing, and has a cache of its own.
+    // Another variant shares nothing, and caches prefixes of its own.
     assert_eq!([7, 7, 8].map(|variant| run(&mut cache, variant, &symbols(40, 1))), [0, n - 1, 0]);
     assert_eq!(run(&mut cache, 0, &symbols(40, 1)), n - 1);
-    // Only the page of tokens alone is told of.
+    // Only the page whose rows are all tokens is reported.
     assert_eq!(cache.take_events().len(), 1);
     cache.clear_prefixes();
     assert_eq!(used(&cache), [(0, 0)]);
@@ -349,7 +373,7 @@ fn rows_that_belong_together_are_found_together() {
         assert_eq!(cached, expected, "up to {max_len}");
         cache.clear(&mut seq);
     }
-    // Of two that follow each other the first is found; at the beginning nothing is before it.
+    // Of two adjacent ranges the first is found whole. Before a range at the start there is nothing to find.
     let whole = [10..30, 30..70];
     let (mut seq, cached) = adopt(&mut cache, &symbols, 69, &whole);
     assert_eq!(cached, 30);
@@ -360,13 +384,13 @@ fn rows_that_belong_together_are_found_together() {
     let (mut seq, cached) = adopt(&mut cache, &symbols, 69, std::slice::from_ref(&(0..70)));
     assert_eq!(cached, 0);
     cache.clear(&mut seq);
-    // Once per prompt, however often was looked.
+    // A lookup counts once per prompt, even if it searches several times.
     let stats = cache.prefix_stats();
     assert_eq!((stats.hits, stats.misses, stats.queried_tokens), (10, 2, 1200));
 }
 
-/// Many sequences, begun, grown, forked, cut and ended in a fixed random order, with contents of
-/// pages followed by hand: what a sequence reads is what it wrote.
+/// Starts, grows, forks, truncates and ends many sequences in a fixed random order, and models the contents
+/// of pages: each sequence must read what it wrote.
 #[test]
 fn no_page_is_lost_and_none_is_written_by_two() {
     let cases = [
@@ -379,7 +403,7 @@ fn no_page_is_lost_and_none_is_written_by_two() {
     ];
     for (n_pages, window, n_states) in cases {
         let mut cache = cache_of(n_pages, window, n_states);
-        // What a state stands for.
+        // The tokens that each state summarizes.
         let mut states = vec![Vec::new(); n_states.unwrap_or(0)];
         let n_groups = 1 + usize::from(window.is_some());
         let mut memory = vec![vec![[u32::MAX; PAGE_LEN]; n_pages]; n_groups];
@@ -421,7 +445,7 @@ fn no_page_is_lost_and_none_is_written_by_two() {
                     let salt = tokens.last().map_or(random(3) as u32, |t| t / 1000);
                     let is_prompt = random(3) > 0;
                     let n = 1 + random(PAGE_LEN + 9);
-                    // What is generated differs from every prompt.
+                    // Generated tokens differ from those of every prompt.
                     let more: Vec<u32> = (tokens.len()..tokens.len() + n)
                         .map(|i| i as u32 + 1000 * salt + if is_prompt { 0 } else { 500 })
                         .collect();

@@ -1,4 +1,4 @@
-//! Recurrent states: where prompts continue from, which states are kept and which are released.
+//! Recurrent states: the states that prompts continue from, and those that are kept, evicted or released.
 
 mod common;
 
@@ -13,12 +13,12 @@ fn prompt(n: usize, salt: u32) -> Vec<u32> {
     (0..n as u32).map(|i| i + 10_000 * salt).collect()
 }
 
-/// `n` tokens that begin with `n_common` of [`prompt`]'s.
+/// A prompt of `n` tokens, the first `n_common` of which are those of [`prompt`].
 fn branch(n_common: usize, n: usize, salt: u32) -> Vec<u32> {
     [&prompt(n_common, 1)[..], &prompt(n, 1 + salt)[n_common..]].concat()
 }
 
-/// Runs a prompt in steps of `step` tokens; returns its sequence and the tokens that were cached.
+/// Runs a prompt in steps of `step` tokens; returns its sequence and the number of cached tokens.
 fn run(cache: &mut KvCache, tokens: &[u32], step: usize) -> (SeqPages, usize) {
     let mut seq = cache.sequence();
     let cached = cache.adopt_tokens(&mut seq, tokens, tokens.len() - 1);
@@ -40,7 +40,7 @@ fn extend(cache: &mut KvCache, seq: &mut SeqPages, tokens: &[u32], n_states: usi
     cache.written_tokens(seq, tokens, prompt);
 }
 
-/// Runs a prompt and an answer of three tokens, and ends; returns what was cached.
+/// Runs a prompt and an answer of three tokens, and ends the sequence; returns the number of cached tokens.
 fn turn(cache: &mut KvCache, tokens: &[u32], step: usize) -> usize {
     let (mut seq, cached) = run(cache, tokens, step);
     for token in 0..3 {
@@ -59,7 +59,7 @@ fn a_conversation_goes_on_from_the_end_of_its_last_prompt() {
             assert_eq!(turn(&mut cache, &prompt(n, 1), step), cached, "steps of {step}");
             cached = n;
         }
-        // The same again: the state before the last token is not there, that of the last whole page is.
+        // The same prompt again: there is no state before the last token, but one at the last page end.
         assert_eq!(turn(&mut cache, &prompt(905, 1), step), 896);
         // An earlier turn with another message continues from where that turn began.
         assert_eq!(turn(&mut cache, &branch(275, 400, 1), step), 275);
@@ -69,7 +69,7 @@ fn a_conversation_goes_on_from_the_end_of_its_last_prompt() {
 #[test]
 fn a_shared_beginning_gets_a_state_where_prompts_part() {
     let mut cache = cache(64);
-    // 561 tokens are common to all: 17 pages and 17 tokens.
+    // All prompts share 561 tokens: 17 pages and 17 tokens.
     assert_eq!(turn(&mut cache, &branch(561, 700, 1), 8192), 0);
     assert_eq!(turn(&mut cache, &branch(561, 700, 2), 8192), 0, "nobody knew where they part");
     assert_eq!(cache.prefix_stats().stateless_tokens, 561);
@@ -77,7 +77,7 @@ fn a_shared_beginning_gets_a_state_where_prompts_part() {
         assert_eq!(turn(&mut cache, &branch(561, 700, salt), 8192), 17 * PAGE_LEN);
     }
 
-    // Of prompts that come together the first is told.
+    // If several prompts arrive together, the first one is told where they diverge.
     let mut cache = self::cache(64);
     let tokens = branch(561, 700, 1);
     let mut first = cache.sequence();
@@ -93,7 +93,7 @@ fn a_shared_beginning_gets_a_state_where_prompts_part() {
 fn a_long_prompt_has_states_on_its_way() {
     let mut cache = cache(64);
     assert_eq!(turn(&mut cache, &prompt(5000, 1), 512), 0);
-    // At 1024, 2048, 3072, 4096, the last whole page, and the end.
+    // The states are at 1024, 2048, 3072, 4096, the last page end, and the end.
     assert_eq!(cache.prefix_stats().states, 6);
     assert_eq!(turn(&mut cache, &branch(2500, 2600, 1), 512), 2048);
 }
@@ -106,7 +106,7 @@ fn rejected_drafts_end_at_the_state_of_the_last_accepted() {
     assert_eq!(cache.truncate(&mut seq, 52), 52);
     extend(&mut cache, &mut seq, &[7, 8], 2, false);
     assert_eq!((cache.truncate(&mut seq, 53), seq.len()), (53, 53));
-    // Further back there is the end of the prompt, and before that the last page.
+    // Earlier states are at the end of the prompt, and at the page end before it.
     assert_eq!(cache.truncate(&mut seq, 51), 50);
     assert_eq!(cache.truncate(&mut seq, 49), 32);
     assert_eq!(cache.truncate(&mut seq, 31), 0);
@@ -133,14 +133,14 @@ fn forks_share_a_state_until_they_write_their_own() {
 fn states_are_evicted_alone_and_those_in_use_are_not() {
     let mut cache = cache(6);
     let (mut seq, _) = run(&mut cache, &prompt(50, 1), 50);
-    // Three prompts of two states each do not fit beside it.
+    // Three more prompts with two states each do not fit.
     for salt in 2..5 {
         assert_eq!(turn(&mut cache, &prompt(50, salt), 50), 0);
     }
     let stats = cache.prefix_stats();
     assert!(stats.states_evicted > 0 && stats.evicted == 0, "{stats:?}");
     extend(&mut cache, &mut seq, &[1], 1, false);
-    // What all hold leaves none for a further sequence.
+    // The sequences hold all states, so none is left for another one.
     let mut held: Vec<SeqPages> = (0..4).map(|_| cache.fork(&seq)).collect();
     for (seq, token) in held.iter_mut().zip(10..) {
         let mut copies = Vec::new();

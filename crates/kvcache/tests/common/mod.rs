@@ -1,4 +1,4 @@
-//! A cache as it is for prompts of tokens in the default variant.
+//! [`KvCache`] methods for prompts of tokens in the default variant.
 
 use realizar_kvcache::{KvCache, SeqPages, Symbol, Variant};
 
