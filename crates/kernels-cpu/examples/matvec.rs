@@ -1,8 +1,8 @@
-//! Multiplies a packed matrix of each quantized type by one row of activations, by a few
-//! and by a prompt, and prints the rates.
+//! Multiplies a packed matrix of each quantized type with one activation row, with a few and with many, and
+//! prints the rates.
 //!
-//! Usage: `matvec [n_threads [type]]`. The weights are drawn from several copies of
-//! the matrix in turn, so that they come from memory and not from a cache.
+//! Usage: `matvec [n_threads [type]]`. Several copies of the matrix are used in turn, so that the weights
+//! come from memory and not from a cache.
 
 use std::time::Instant;
 
@@ -14,9 +14,9 @@ use realizar_quant::BlockType;
 
 /// Rows and columns of the matrix.
 const DIM: usize = 4096;
-/// Bytes of all copies together, more than a last-level cache holds.
+/// Bytes of all copies together, more than a last-level cache has.
 const TOTAL_BYTES: usize = 128 << 20;
-/// Rows of activations: a generated token, a batch, a prompt.
+/// Numbers of activation rows: single-sequence decode, batched decode, prefill.
 const N_ROWS: [usize; 3] = [1, 8, 128];
 
 fn main() {
@@ -43,7 +43,7 @@ fn main() {
             continue;
         }
         let n_bytes = DIM * DIM / ty.block_len() * ty.block_bytes();
-        // Small bytes are blocks of finite weights in every type.
+        // Small bytes give finite weights in every type.
         let data: Vec<u8> = (0..n_bytes).map(|i| (i * 13 % 47) as u8).collect();
         let matrix = MatrixRef::new(ty, DIM, DIM, &data);
         let start = Instant::now();
@@ -74,7 +74,7 @@ fn main() {
     }
 }
 
-/// The time that a tenth of the runs stayed below: a busy machine disturbs the others.
+/// The 10th percentile of the times, because other load on the machine slows some runs.
 fn fast(mut times: Vec<f64>) -> f64 {
     times.sort_by(f64::total_cmp);
     times[times.len() / 10]

@@ -1,7 +1,7 @@
 //! Packs a matrix of each quantized type and prints the rates.
 //!
-//! Usage: `pack [n_threads [type]]`. The blocks come from memory, not from a cache, and
-//! go to memory that was touched before.
+//! Usage: `pack [n_threads [type]]`. The blocks come from memory and not from a cache, and the packed matrix
+//! goes to memory that was touched before.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use realizar_quant::BlockType;
 
 /// Rows and columns of a matrix.
 const DIM: usize = 4096;
-/// Bytes of all matrices together, more than a last-level cache holds.
+/// Bytes of all matrices together, more than a last-level cache has.
 const TOTAL_BYTES: usize = 192 << 20;
 
 fn main() {
@@ -55,7 +55,7 @@ fn main() {
                     times.push(start.elapsed().as_secs_f64());
                 }
             }
-            // A busy machine disturbs some runs.
+            // Other load on the machine slows some runs.
             times.sort_by(f64::total_cmp);
             let rate = file_bytes as f64 / times[times.len() / 10] / 1e9;
             println!("{ty:>5} {:<8} {rate:7.2} GB/s", tier.name());

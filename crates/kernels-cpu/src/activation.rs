@@ -12,7 +12,7 @@ const GELU_SLOPE: f32 = 0.797_884_6;
 const GELU_CUBIC: f32 = 0.044_715;
 /// The slope of the quick form of GELU.
 const GELU_QUICK: f32 = 1.702;
-/// From here on `mish` is `x` to the last bit.
+/// `mish(x)` equals `x` in f32 from here on.
 const MISH_HI: f32 = 20.0;
 
 /// An activation function.
@@ -89,8 +89,7 @@ pub fn activate(team: &Team, tier: Tier, activation: Activation, x: Rows<'_>, ou
     });
 }
 
-/// `out = activation(gate) * up`, all of one shape. The two operands may be
-/// halves of one matrix.
+/// `out = activation(gate) * up`, all of one shape. `gate` and `up` may be halves of one matrix.
 pub fn gated(
     team: &Team,
     tier: Tier,
@@ -108,8 +107,8 @@ pub fn gated(
     });
 }
 
-/// Quantizes `activation(x)` for the rows that have one plane in `out`, which is
-/// [arranged](QuantizedRows::arrange), with the same bytes as [`activate`] followed by
+/// Quantizes `activation(x)` for the rows that have one plane in `out`, which the caller has
+/// [arranged](QuantizedRows::arrange). The bytes are those of [`activate`] followed by
 /// [`QuantizedRows::quantize`].
 ///
 /// # Panics
@@ -127,8 +126,8 @@ pub fn activate_quantize(
     });
 }
 
-/// Quantizes `activation(gate) * up` for the rows that have one plane in `out`, which is
-/// [arranged](QuantizedRows::arrange), with the same bytes as [`gated`] followed by
+/// Quantizes `activation(gate) * up` for the rows that have one plane in `out`, which the caller has
+/// [arranged](QuantizedRows::arrange). The bytes are those of [`gated`] followed by
 /// [`QuantizedRows::quantize`].
 ///
 /// # Panics
@@ -192,15 +191,15 @@ pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], o
     }
 }
 
-/// The twins of the scalar loops, sixteen elements at a time.
+/// Vector twins of the scalar loops, sixteen elements at a time.
 #[cfg(target_arch = "x86_64")]
 mod vector {
     use super::{Activation, GELU_CUBIC, GELU_QUICK, GELU_SLOPE, MISH_HI};
     use crate::lanes::{Kernel, Lanes, load_from, store_to};
     use crate::math::vector::{erf, exp, min, sigmoid, tanh};
 
-    /// Calls `$run!(f)` with the function of an activation on sixteen lanes, so that
-    /// each activation has a loop of its own.
+    /// Expands `$run!(f)` for each activation, where `f` is its function on sixteen lanes, so that each has
+    /// a loop of its own.
     macro_rules! with_activation {
         ($activation:expr, $run:ident) => {
             match $activation {

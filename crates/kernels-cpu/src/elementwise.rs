@@ -1,14 +1,12 @@
-//! Elementwise kernels over rows: add, multiply, scale, soft cap, clamp, bias,
-//! copy and gather.
+//! Elementwise kernels over rows: add, multiply, scale, soft cap, clamp, bias, copy and gather.
 //!
-//! A result depends on its own operands alone, so how rows and columns are cut
-//! into tasks never shows.
+//! Each result depends on its own operands alone, so the division into tasks does not affect the bits.
 
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 use crate::{Rows, RowsMut, Team, Tier, math};
 
-/// Elements of a task. Fewer cost less than waking a thread.
+/// Minimum number of elements per task: waking a thread costs more than computing fewer.
 const TASK_LEN: usize = 4096;
 
 /// Calls `f(row, first column, piece of the row)` for pieces that cover `out`.
@@ -24,7 +22,7 @@ where
     });
 }
 
-/// Rows of a task of a kernel that needs whole rows.
+/// Rows per task of a kernel that needs whole rows.
 pub(crate) fn row_grain(n_cols: usize) -> usize {
     TASK_LEN.div_ceil(n_cols.max(1))
 }
@@ -86,8 +84,7 @@ pub fn scale_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, factor: f32) {
     for_each_piece(team, x, |_row, _col, x| scale_piece(tier, x, factor));
 }
 
-/// `x = cap * tanh(x / cap)`, which keeps values inside `-cap..cap` (Gemma 2,
-/// arXiv:2408.00118, section 2).
+/// `x = cap * tanh(x / cap)`, which limits values to `-cap..cap` (Gemma 2, arXiv:2408.00118, section 2).
 ///
 /// # Panics
 /// If `cap` is not above zero.
@@ -99,7 +96,7 @@ pub fn softcap_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, cap: f32) {
 /// `x = min(max(x, min), max)`; NaN stays NaN.
 ///
 /// # Panics
-/// If `min` is not at most `max`.
+/// Unless `min <= max`.
 pub fn clamp_in_place(team: &Team, tier: Tier, x: RowsMut<'_>, min: f32, max: f32) {
     assert!(min <= max, "a clamp to {min}..{max}");
     for_each_piece(team, x, |_row, _col, x| clamp_piece(tier, x, min, max));
@@ -113,7 +110,7 @@ pub fn copy_rows(team: &Team, x: Rows<'_>, out: RowsMut<'_>) {
     });
 }
 
-/// Row `i` of `out` becomes row `ids[i]` of `x`.
+/// Copies row `ids[i]` of `x` to row `i` of `out`.
 ///
 /// # Panics
 /// If an id is not a row of `x`.
@@ -129,10 +126,10 @@ pub fn gather_rows(
     });
 }
 
-/// Column `c` of `out` becomes column `order[c]` of `x`, in every row.
+/// Copies column `order[c]` of `x` to column `c` of `out`, in every row.
 ///
 /// # Panics
-/// If the shapes do not fit each other, or a number of the order is not a column of `x`.
+/// If the shapes do not match, or `order` has a number that is not a column of `x`.
 pub fn reorder_columns(
     team: &Team,
     x: Rows<'_>,      // [n_rows, n_x_cols]
@@ -256,7 +253,7 @@ mod avx2 {
     #[target_feature(enable = "avx2,fma,f16c")]
     pub(super) fn clamp(x: &mut [f32], min: f32, max: f32) {
         let (min, max) = (_mm256_set1_ps(min), _mm256_set1_ps(max));
-        // Of NaN and a number, and of two zeros, the instructions give the second.
+        // For NaN and a number, and for two zeros, the instructions return the second operand.
         map_in_place(x, |x| _mm256_min_ps(max, _mm256_max_ps(min, x)));
     }
 }

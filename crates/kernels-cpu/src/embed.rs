@@ -5,14 +5,14 @@ use realizar_quant::{BlockType, dequantize};
 use crate::elementwise::{row_grain, scale_piece};
 use crate::{Error, RowsMut, Team, Tier};
 
-/// Row `i` of `out` becomes row `ids[i]` of the table, times `scale`. A row whose id is `u32::MAX`
-/// stays as it is.
+/// Writes row `ids[i]` of the table, times `scale`, to row `i` of `out`. Rows whose id is `u32::MAX` are
+/// left unchanged.
 ///
 /// # Errors
 /// If a row of `out.n_cols()` elements is not a whole number of blocks.
 ///
 /// # Panics
-/// If an id is past the end of the table, or there is not one row for each id.
+/// If an id is past the end of the table, or the number of ids is not that of the rows.
 pub fn embed(
     team: &Team,
     tier: Tier,

@@ -1,8 +1,8 @@
-//! Rows sorted by the experts that they chose, what the experts multiply, and the sum of their results.
+//! Mixture of experts: sorting rows by expert, gathering the experts' inputs, combining their results.
 //!
-//! A row's choice is what [`route`](crate::route) writes. Rows of an expert lie one after the other, so
-//! its matrices are read once for all of them; the products are in `matmul/experts.rs`. Nothing here adds
-//! up over rows, so which other rows selected an expert affects no bit.
+//! [`route`](crate::route) selects a row's experts. The rows of an expert are consecutive after sorting,
+//! so its matrices are read once for all of them; the products are in `matmul/experts.rs`. Nothing here
+//! sums over rows, so the bits do not depend on the other rows of an expert.
 
 use std::ops::Range;
 
@@ -11,14 +11,14 @@ use crate::{
     Activation, Bf16Rows, QuantizedRows, Rows, RowsMut, Team, Tier, activate_row, gated_row,
 };
 
-/// Rows of a block of [`Bf16Rows`], which belong to one expert.
+/// Rows per block of [`Bf16Rows`]. A block has rows of one expert only.
 pub(crate) const BLOCK_ROWS: usize = crate::tiles::PAIR_LEN;
 
 /// A row and one of its experts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pair {
     pub(crate) row: u32,
-    /// The place of the expert among those of the row.
+    /// Index of the expert among those of the row.
     pub(crate) slot: u32,
 }
 
@@ -26,13 +26,13 @@ pub(crate) struct Pair {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExpertRun {
     pub(crate) expert: usize,
-    /// Its pairs.
+    /// The expert's pairs.
     pub(crate) pairs: Range<usize>,
-    /// The first of its blocks.
+    /// Index of its first block.
     pub(crate) first_block: usize,
 }
 
-/// Some rows, sorted by the experts that they chose. A row that chose `k` experts is in `k` pairs.
+/// The pairs of rows and their experts, sorted by expert.
 #[derive(Debug)]
 pub struct ExpertRows {
     n_rows: usize,
@@ -45,8 +45,8 @@ pub struct ExpertRows {
     max_experts: usize,
 }
 
-/// What the experts of a row multiply: the row itself, or for each of them a part of it, as many
-/// columns as the matrices have.
+/// The input of the experts. A row has either as many columns as the matrices, which all its experts
+/// share, or so many for each of its experts, side by side.
 #[derive(Clone, Copy, Debug)]
 pub enum ExpertInput<'a> {
     /// The row as it is.
@@ -58,14 +58,14 @@ pub enum ExpertInput<'a> {
 }
 
 impl ExpertInput<'_> {
-    /// Columns of the rows.
+    /// Columns per row.
     fn n_cols(&self) -> usize {
         match self {
             Self::Plain(x) | Self::Act(_, x) | Self::Gated(_, x, _) => x.n_cols(),
         }
     }
 
-    /// Writes the columns from `col` on of a row's contribution.
+    /// Computes the columns of a row from `col` on.
     fn write(&self, tier: Tier, row: usize, col: usize, out: &mut [f32]) {
         let cols = col..col + out.len();
         match self {
@@ -82,7 +82,7 @@ impl ExpertInput<'_> {
 }
 
 impl ExpertRows {
-    /// Room for `max_rows` rows that choose `max_chosen` of `max_experts` experts each.
+    /// Allocates for `max_rows` rows with `max_chosen` of `max_experts` experts each.
     pub fn with_capacity(max_rows: usize, max_chosen: usize, max_experts: usize) -> Self {
         let max_pairs = max_rows.saturating_mul(max_chosen);
         Self {
@@ -101,16 +101,16 @@ impl ExpertRows {
         max_pairs / BLOCK_ROWS + max_experts.min(max_pairs)
     }
 
-    /// Rows that [`Bf16Rows`] need room for to hold so many pairs: every expert begins a block.
+    /// Number of rows that [`Bf16Rows`] must have room for to hold `max_pairs` pairs: every expert begins a
+    /// new block.
     pub fn max_bf16_rows(max_pairs: usize, max_experts: usize) -> usize {
         Self::max_blocks(max_pairs, max_experts).saturating_mul(BLOCK_ROWS)
     }
 
-    /// Replaces the rows by those of `routes`, as [`route`](crate::route) wrote them for
-    /// `n_experts` experts.
+    /// Replaces the pairs by those of `routes`, which [`route`](crate::route) wrote for `n_experts` experts.
     ///
     /// # Panics
-    /// If there are more than there is room for, or an expert is out of range.
+    /// If there are more rows or experts than there is room for, or an expert is out of range.
     pub fn sort(
         &mut self,
         routes: Rows<'_>, // [n_rows, 2 * n_chosen]
@@ -122,7 +122,7 @@ impl ExpertRows {
         assert!(n_experts <= self.max_experts, "{n_experts} experts");
         (self.n_rows, self.n_chosen) = (routes.n_rows(), n_chosen);
         let chosen = |row: usize| routes.row(row)[..n_chosen].iter().map(|&id| id as usize);
-        // Counts become beginnings, and these ends.
+        // Prefix sums turn counts into starts; sorting turns starts into ends.
         self.ends.clear();
         self.ends.resize(n_experts, 0);
         (0..routes.n_rows()).flat_map(chosen).for_each(|expert| self.ends[expert] += 1);
@@ -135,7 +135,7 @@ impl ExpertRows {
         for row in 0..routes.n_rows() {
             for (slot, expert) in chosen(row).enumerate() {
                 let at = &mut self.ends[expert];
-                // Rows of a step and experts of a row are far fewer than 2^32.
+                // Rows and experts are far fewer than 2^32.
                 self.pairs[*at] = Pair { row: row as u32, slot: slot as u32 };
                 *at += 1;
             }
@@ -154,22 +154,22 @@ impl ExpertRows {
         }
     }
 
-    /// The rows.
+    /// Number of rows.
     pub(crate) const fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Experts of a row.
+    /// Number of experts per row.
     pub(crate) const fn n_chosen(&self) -> usize {
         self.n_chosen
     }
 
-    /// Pairs of a row and an expert.
+    /// Number of pairs.
     pub const fn n_pairs(&self) -> usize {
         self.pairs.len()
     }
 
-    /// The experts that were chosen.
+    /// The experts that have rows.
     pub(crate) fn runs(&self) -> &[ExpertRun] {
         &self.runs
     }
@@ -179,7 +179,7 @@ impl ExpertRows {
         self.pairs[i]
     }
 
-    /// Of each pair, its row in `input` and the first of its columns.
+    /// Returns a function from a pair's index to its row in `input` and its first column there.
     fn source(&self, input: &ExpertInput<'_>, n_in: usize) -> impl Fn(usize) -> (usize, usize) {
         let n_cols = input.n_cols();
         let is_shared = n_cols == n_in;
@@ -190,12 +190,11 @@ impl ExpertRows {
         }
     }
 
-    /// Quantizes what each pair multiplies, in the order of the pairs; the bytes are those of
-    /// [`QuantizedRows::quantize`].
+    /// Quantizes the input of each pair, in order. The bytes are those of [`QuantizedRows::quantize`].
     ///
     /// # Panics
-    /// If the columns are neither `n_in` nor so many for each expert of a row, or not whole blocks of
-    /// 32, or `out` has no room.
+    /// If rows have neither `n_in` columns nor so many per expert, or these are not whole blocks of 32, or
+    /// `out` has too little room.
     pub fn quantize(
         &self,
         team: &Team,
@@ -217,11 +216,10 @@ impl ExpertRows {
         });
     }
 
-    /// Copies what each pair multiplies, in the order of the pairs.
+    /// Writes the input of each pair, in order.
     ///
     /// # Panics
-    /// If the columns are neither `n_in` nor so many for each expert of a row, or `out` has
-    /// another shape.
+    /// If rows have neither `n_in` columns nor so many per expert, or `out` has another shape.
     pub fn gather(
         &self,
         team: &Team,
@@ -237,10 +235,10 @@ impl ExpertRows {
         });
     }
 
-    /// Rounds what [`Self::gather`] copied to BF16; every expert begins a block of 32 rows.
+    /// Rounds the rows that [`Self::gather`] wrote to BF16. Every expert begins a new block of 32 rows.
     ///
     /// # Panics
-    /// If there are other rows than pairs, or `out` has no room.
+    /// If the number of rows is not that of the pairs, or `out` has too little room.
     pub fn pack(
         &self,
         team: &Team,
@@ -256,10 +254,10 @@ impl ExpertRows {
     }
 }
 
-/// Adds to the results of each row's experts, which lie side by side, the biases of these experts.
+/// Adds the experts' biases to the results of each row's experts, which are side by side.
 ///
 /// # Panics
-/// If the shapes do not fit each other, or an expert has no biases.
+/// If the shapes do not match, or an expert has no biases.
 pub fn add_expert_biases_in_place(
     team: &Team,
     tier: Tier,
@@ -284,11 +282,11 @@ pub fn add_expert_biases_in_place(
     });
 }
 
-/// `out[r] = sum of factor[i] * x[r][i * n ..][.. n]` over the experts of a row in the order of the
-/// router, which begins with the first product.
+/// Computes `out[r] = Σ factor[i] * x[r][i * n..][..n]` over the experts of a row, in the router's order.
+/// The sum begins with the first product, not with zero.
 ///
 /// # Panics
-/// If the shapes do not fit each other.
+/// If the shapes do not match.
 pub fn combine(
     team: &Team,
     x: Rows<'_>,      // [n_rows, n_chosen * n]

@@ -1,13 +1,13 @@
-//! The instruction sets of the processor that matter to kernels, by name, for reports.
-//! What kernels may use is the matter of [`crate::Tier`].
+//! Names of the processor's instruction sets, for reports. [`crate::Tier`] decides which of them the
+//! kernels use.
 
-/// The instruction sets that this processor and the operating system support, of those
-/// that speed up inference. Names are those of the processor's maker in lower case.
+/// The instruction sets relevant to inference that the processor and the operating system support, by
+/// the vendor's names in lower case.
 pub fn features() -> Vec<&'static str> {
     all().into_iter().filter(|&(_, has)| has).map(|(name, _)| name).collect()
 }
 
-/// Name and presence of each instruction set, in order of age.
+/// Name of each instruction set and whether it is supported, oldest first.
 #[cfg(target_arch = "x86_64")]
 fn all() -> Vec<(&'static str, bool)> {
     use std::arch::is_x86_feature_detected as has;
@@ -32,9 +32,9 @@ fn all() -> Vec<(&'static str, bool)> {
     ]
 }
 
-/// Whether there are AMX tiles, and their products of 8-bit integers and of BF16. The
-/// processor says so in leaf 7 of CPUID (Intel SDM, volume 2, CPUID), the operating
-/// system in bits 17 and 18 of XCR0 (volume 1, section 13.3).
+/// Whether AMX-TILE, AMX-INT8 and AMX-BF16 are supported: by the processor according to CPUID leaf 7
+/// (Intel SDM, volume 2, CPUID), by the operating system according to bits 17 and 18 of XCR0
+/// (volume 1, section 13.3).
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn amx() -> [bool; 3] {
     use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
@@ -83,7 +83,7 @@ mod tests {
         let has = |name: &str| found.contains(&name);
         let avx2 = has("avx2") && has("fma") && has("f16c");
         assert_eq!(avx2, crate::Tier::from_name("avx2").is_some(), "{found:?}");
-        // The tiles come first, and what multiplies them may be missing.
+        // Tiles may be supported without either of their products, but not the reverse.
         assert!(has("amx-tile") || !(has("amx-int8") || has("amx-bf16")), "{found:?}");
     }
 }

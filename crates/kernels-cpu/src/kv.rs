@@ -1,19 +1,17 @@
-//! Where keys and values lie in paged KV memory, and the kernel that stores
-//! new ones.
+//! The layout of keys and values in paged KV memory, and the kernel that stores new ones.
 //!
-//! The memory is one buffer of bytes, cut into pages of equal size. A page holds
-//! `page_len` positions of every layer; a [`KvGeometry`] describes one layer's
-//! part. Which sequence owns a page is not known here.
+//! The memory is one buffer of bytes, cut into pages of equal size. A page holds `page_len` positions of
+//! every layer; a [`KvGeometry`] describes one layer's part. The owners of pages are not known here.
 
 use realizar_quant::{BlockF8, BlockType, Quantize, quantize};
 
 use crate::{Error, Rows, Team, Tier};
 
-/// Where the keys and values of one layer lie in a page.
+/// The layout of one layer's keys and values in a page.
 ///
-/// Page `p` begins at byte `p * page_bytes` of the memory. From `k_offset` of the
-/// page the keys follow each other as `[n_kv_heads][page_len][head_dim]`, and from
-/// `v_offset` the values. Where both offsets are the same, values are keys, and stored once. Elements are little-endian and need no alignment.
+/// Page `p` begins at byte `p * page_bytes` of the memory. Keys are `[n_kv_heads][page_len][head_dim]`
+/// from byte `k_offset` of the page on, and values from byte `v_offset` on. If both offsets are the
+/// same, keys serve as values and are stored once. Elements are little-endian and need no alignment.
 ///
 /// ```
 /// use realizar_kernels_cpu::KvGeometry;
@@ -43,12 +41,11 @@ pub(crate) enum Part {
 }
 
 impl KvGeometry {
-    /// Checks and makes a geometry.
+    /// Creates a geometry.
     ///
     /// # Errors
-    /// If the type is not one of F32, F16, BF16, F8, Q8_0 and Q4_0, a head does not consist of
-    /// whole blocks of it, a size is zero, or keys and values overlap in part or end past the
-    /// page.
+    /// If the type is not F32, F16, BF16, F8, Q8_0 or Q4_0, a head is not whole blocks, a size is zero, or
+    /// keys and values overlap in part or end past the page.
     pub fn new(
         ty: BlockType,
         page_len: usize,
@@ -76,17 +73,17 @@ impl KvGeometry {
         Ok(Self { ty, page_len, n_kv_heads, head_dim, head_bytes, page_bytes, k_offset, v_offset })
     }
 
-    /// Positions of a page.
+    /// Positions per page.
     pub const fn page_len(&self) -> usize {
         self.page_len
     }
 
-    /// Heads of keys, and of values.
+    /// Number of key-value heads.
     pub const fn n_kv_heads(&self) -> usize {
         self.n_kv_heads
     }
 
-    /// Elements of a head.
+    /// Elements per head.
     pub const fn head_dim(&self) -> usize {
         self.head_dim
     }
@@ -96,12 +93,12 @@ impl KvGeometry {
         self.page_bytes
     }
 
-    /// Bytes of this layer's keys in a page, and of its values.
+    /// Bytes of this layer's keys in a page; its values have as many.
     pub const fn part_bytes(&self) -> usize {
         self.n_kv_heads * self.page_len * self.head_bytes
     }
 
-    /// Whether values are keys, and stored once.
+    /// Whether keys serve as values and are stored once.
     pub const fn values_are_keys(&self) -> bool {
         self.k_offset == self.v_offset
     }
@@ -111,17 +108,17 @@ impl KvGeometry {
         self.ty
     }
 
-    /// Bytes of one position of one head.
+    /// Bytes of a head at one position.
     pub(crate) const fn head_bytes(&self) -> usize {
         self.head_bytes
     }
 
-    /// Bytes from where a position's key begins to where its value does.
+    /// Bytes from a position's key to its value.
     pub(crate) const fn v_offset_from_k(&self) -> isize {
         self.v_offset.wrapping_sub(self.k_offset) as isize
     }
 
-    /// Byte where position `idx` of a head begins, in a page of the memory.
+    /// Byte offset in the memory of position `idx` of a head in a page.
     pub(crate) const fn start(&self, part: Part, page: usize, head: usize, idx: usize) -> usize {
         let offset = match part {
             Part::K => self.k_offset,
@@ -131,22 +128,22 @@ impl KvGeometry {
     }
 }
 
-/// The place of one position's keys and values.
+/// The place of one position in KV memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvSlot {
-    /// The page.
+    /// The page's number.
     pub page: u32,
-    /// The position in the page, below `page_len`.
+    /// The position's index in the page, below `page_len`.
     pub idx: u32,
 }
 
-/// Elements below which one thread stores them all.
+/// Number of elements below which one thread stores all of them.
 const SERIAL_LEN: usize = 16 * 1024;
 
-/// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type: floats
-/// by rounding to nearest, ties to even, blocks as [`quantize`] does, where a block with a
-/// value that is not finite becomes NaN. Where values are keys, `v` is not read. F8 has no infinity: it saturates at 448, and what is
-/// infinite becomes NaN. When two slots are equal, the later row stays.
+/// Stores row `i` of `k` and `v` at `slots[i]`, converted to the geometry's type. Floats round to
+/// nearest, ties to even. F8 saturates at 448, and stores infinity as NaN because it has none. Blocks
+/// are those of [`quantize`]; a block with a value that is not finite becomes NaN. If values are keys,
+/// `v` is not read. If two slots are equal, the later row remains.
 ///
 /// # Panics
 /// If the shapes disagree or a slot is outside the memory.
@@ -198,7 +195,7 @@ pub fn kv_store(
     });
 }
 
-/// The start of memory that tasks write to in disjoint places.
+/// Start of memory that tasks write at disjoint places.
 struct SharedBytes(*mut u8);
 
 // SAFETY: the pointer is used through `slice` alone, whose callers promise that
@@ -236,12 +233,12 @@ fn put<const N: usize>(x: &[f32], out: &mut [u8], to_bytes: impl Fn(f32) -> [u8;
     }
 }
 
-/// Quantizes to blocks that begin with a binary16 scale.
+/// Quantizes to blocks that begin with an f16 scale.
 fn encode_blocks(ty: BlockType, x: &[f32], out: &mut [u8]) {
     if quantize(ty, x, out).is_ok() {
         return;
     }
-    // A value is not finite: no level of its block is either.
+    // A NaN scale makes all values of a block NaN if one of them is not finite.
     let blocks = x.chunks_exact(ty.block_len()).zip(out.chunks_exact_mut(ty.block_bytes()));
     for (x, out) in blocks {
         if quantize(ty, x, out).is_err() {

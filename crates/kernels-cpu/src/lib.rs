@@ -1,18 +1,19 @@
-//! CPU kernels for transformer inference on plain slices, and the thread team
-//! that runs them.
+//! CPU kernels for transformer inference on plain slices, and the thread team that runs them.
 //!
-//! Kernels take [`Rows`] of f32 (a row is a token), a [`Team`] of threads and a
-//! [`Tier`] of instructions found at run time. They know no model and no file, and
-//! allocate nothing. Every row of a result is computed from its own inputs in one
-//! fixed order, so its bits do not depend on the rows beside it or on the threads.
+//! Kernels take [`Rows`] of f32 (one row per token), a [`Team`] of threads, and a [`Tier`], the
+//! instruction set detected at run time. They know no model and no file, and allocate nothing. Each
+//! row of a result is computed from its own inputs in a fixed order, so its bits depend neither on the
+//! other rows nor on the number of threads.
 //!
-//! Matrix products read weights in the block types of `realizar-quant`.
-//! [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit
-//! activations; its bits are the same on every tier. Decode rows meet packed weights in this
-//! arithmetic, prefill rows in the one that [`Tier::prompt_arithmetic`] tells: this as well,
-//! or that of [`matmul_bf16`] on matrix units. Activations in two planes
-//! ([`QuantizedRows::quantize_in_planes`]) have twice the bits for twice the work. [`matmul_f32`] takes F32 activations and
-//! weights of every type, and [`matmul_rows`] float weights for few rows.
+//! Matrix products read weights in the block types of `realizar-quant`:
+//!
+//! - [`matmul_packed`] multiplies quantized weights, packed by [`pack`], with 8-bit activations. Its
+//!   bits are the same on every tier. Decode rows always take it; prefill rows take the arithmetic of
+//!   [`Tier::prompt_arithmetic`]. Activations in two planes ([`QuantizedRows::quantize_in_planes`])
+//!   have 16 bits, at twice the cost.
+//! - [`matmul_bf16`] multiplies in BF16 on matrix units.
+//! - [`matmul_f32`] multiplies weights of any type with F32 activations.
+//! - [`matmul_rows`] does so for float weights and few rows.
 //!
 //! ```
 //! use realizar_kernels_cpu::{
@@ -117,7 +118,7 @@ pub use tiles::Bf16Rows;
 pub use topology::{Cache, HugePages, Node, Topology, default_threads, huge_pages};
 pub use vec_dot::{supports_rows, supports_weights};
 
-/// Compiles and runs the example of the README.
+/// Runs the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

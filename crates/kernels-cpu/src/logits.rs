@@ -1,23 +1,23 @@
-//! Passes over a row of logits: the largest value and the sum of the shares of every block of 64.
+//! Block-wise passes over a row of logits: the maximum, and the sum of softmax numerators, per 64.
 //!
-//! A token has a *weight*, F32, where few of them meet, and a *share*, an integer, where the whole
-//! vocabulary is added up. Shares are made by integer operations alone, so that any device that has the
-//! logits gets the same ones, and sums of integers have no order.
+//! The numerator of a softmax term is a *weight* in F32 where few tokens are compared, and a *share*,
+//! an integer, where the whole vocabulary is summed. Shares take integer operations only and their
+//! sums have no order, so every device computes the same ones from the same logits.
 //!
-//! The loops are plain Rust over lanes, compiled once for any processor and once for AVX2. Neither form
-//! fuses multiply and add, so every tier gives the same bits.
+//! The loops are plain Rust over lanes, compiled once for any processor and once for AVX2. Neither
+//! form fuses multiply and add, so the bits are the same on every tier.
 
 use crate::{Tier, math};
 
-/// Logits of a block.
+/// Logits per block.
 pub const LOGIT_BLOCK: usize = 64;
 const N_LANES: usize = 16;
 
-/// Writes the largest logit of every block, the last of which may be shorter, and returns
-/// whether there is a NaN.
+/// Writes the largest logit of each block, and returns whether there is a NaN. The last block may be
+/// shorter.
 ///
 /// # Panics
-/// If there is not one maximum for each block.
+/// If `maxima` does not have one element per block.
 pub fn logit_maxima(
     tier: Tier,
     logits: &[f32],     // [vocab_size]
@@ -32,32 +32,32 @@ pub fn logit_maxima(
     }
 }
 
-/// The weight of a logit beside one of `max`: `e^((logit - max) * scale)`, and zero where
-/// that is below `e^-87`.
+/// The weight of a logit relative to the largest one: `e^((logit - max) * scale)`, or zero if that is
+/// below `e^-87`.
 #[inline(always)]
 pub fn logit_weight(logit: f32, max: f32, scale: f32) -> f32 {
     math::exp_nonpositive((logit - max) * scale)
 }
 
-/// The scale of shares: what logits are multiplied by before their exponentials are taken, times the
-/// binary logarithm of e, as integers. Devices that make shares are given these two.
+/// The scale of logits in base 2, `scale * log2(e)`, as the two integers that devices compute shares
+/// with. `scale` is an inverse temperature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareScale {
-    /// The scale as a fraction of a power of two, in units of 2^-32: its highest bit is set.
+    /// The scale's mantissa in units of 2^-32; its highest bit is set.
     pub factor: u32,
-    /// The exponent of the range of logits below the largest that have shares, which is 64 / scale.
+    /// The exponent of the range of logits below the largest one whose shares are not zero, `64 / scale`.
     pub range: i32,
 }
 
 impl ShareScale {
-    /// The scale of `scale`, which is positive.
+    /// Converts a positive scale.
     pub fn new(scale: f32) -> Self {
         let by_two = f64::from(scale) * std::f64::consts::LOG2_E;
         // by_two = fraction * 2^exponent with a fraction from 1/2 to below 1.
         let bits = by_two.to_bits();
         let exponent = (bits >> 52) as i32 - 1022;
         let fraction = ((bits & ((1 << 52) - 1)) | (1 << 52)) >> 21;
-        // Further up, any other logit than the largest has no share.
+        // At larger scales only the largest logit has a share.
         Self { factor: fraction as u32, range: (6 - exponent).max(-90) }
     }
 }
@@ -66,13 +66,12 @@ impl ShareScale {
 /// exact at 0, and within 1.3e-7 of 2^-x relative to it.
 const EXP2_POLY: [u64; 5] = [1_488_515_590, 515_789_246, 118_765_909, 19_784_458, 2_034_029];
 
-/// The shares of logits beside the largest of them: `2^39 e^((logit - max) * scale)` as an integer,
-/// within 1.5e-7 of it and 1.
+/// Computes shares relative to the largest logit: `2^39 e^((logit - max) * scale)` as an integer, with a
+/// relative error of at most 1.5e-7 plus an absolute one of at most 1.
 ///
-/// Logits become integers in units of 2^-29 of the power of two in `max` or in the range that has shares,
-/// whichever is larger; what is after the units is cut off. Their distance from the largest, times the
-/// scale, is a binary logarithm in units of 2^-25, of which the whole part is shifted by and the fraction
-/// is taken to a polynomial.
+/// Logits are truncated to multiples of a unit: 2^-29 times the power of two in `max` or in the range of
+/// nonzero shares, whichever is larger. The distance from the largest logit, times the scale, is a base-2
+/// logarithm in units of 2^-25. Its integer part becomes a shift, and a polynomial takes its fraction.
 #[derive(Debug, Clone, Copy)]
 pub struct LogitShares {
     unit: f32,
@@ -85,7 +84,7 @@ impl LogitShares {
     /// The share of the largest logit.
     pub const ONE: u64 = 1 << 39;
 
-    /// Shares beside `max`, which is finite.
+    /// Shares relative to `max`, which must be finite.
     pub fn new(max: f32, scale: ShareScale) -> Self {
         let of_max = (max.to_bits() >> 23 & 255) as i32 - 127;
         let exponent = of_max.max(scale.range);
@@ -98,7 +97,7 @@ impl LogitShares {
         }
     }
 
-    /// The share of a logit of at most the largest; zero for minus infinity.
+    /// The share of a logit, which must be at most the largest one; zero for minus infinity.
     #[inline(always)]
     pub fn of(self, logit: f32) -> u64 {
         let below = self.max.wrapping_sub((logit * self.unit) as i32).cast_unsigned();
@@ -111,10 +110,10 @@ impl LogitShares {
     }
 }
 
-/// Writes the sum of the [shares](LogitShares) of every block, whose largest logits are `maxima`.
+/// Writes the sum of the [shares](LogitShares) of each block. `maxima` are the blocks' largest logits.
 ///
 /// # Panics
-/// If there is not one maximum and one sum for each block.
+/// If `maxima` or `sums` does not have one element per block.
 pub fn logit_sums(
     tier: Tier,
     logits: &[f32], // [vocab_size], at most the largest that shares are beside
@@ -132,7 +131,7 @@ pub fn logit_sums(
     }
 }
 
-/// A last block, padded with minus infinity.
+/// The last block, padded with minus infinity.
 #[inline(always)]
 fn padded(tail: &[f32]) -> [f32; LOGIT_BLOCK] {
     let mut block = [f32::NEG_INFINITY; LOGIT_BLOCK];
@@ -140,7 +139,7 @@ fn padded(tail: &[f32]) -> [f32; LOGIT_BLOCK] {
     block
 }
 
-/// The larger one. Unlike [`f32::max`] it is one instruction; NaN is never the larger one.
+/// The larger one, in one instruction, unlike [`f32::max`]. NaN is never the larger one.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
@@ -159,7 +158,7 @@ fn fold(mut lanes: [f32; N_LANES], f: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// The largest logit of a block; `nan` becomes one where a lane has a NaN.
+/// The largest logit of a block. Sets `nan` to 1 in lanes with a NaN.
 #[inline(always)]
 fn max_of(block: &[f32; LOGIT_BLOCK], nan: &mut [u32; N_LANES]) -> f32 {
     let mut max = [f32::NEG_INFINITY; N_LANES];
@@ -188,7 +187,7 @@ fn maxima_of(logits: &[f32], maxima: &mut [f32]) -> bool {
 /// The sum of a block's shares.
 #[inline(always)]
 fn sum_of(block: &[f32; LOGIT_BLOCK], block_max: f32, shares: LogitShares) -> u64 {
-    // Where the largest has no share, none does.
+    // If the largest logit of the block has no share, the others have none.
     if shares.of(block_max) == 0 {
         return 0;
     }

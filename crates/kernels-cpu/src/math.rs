@@ -8,12 +8,12 @@
 //! `sigmoid` is zero below -88.7, where its value is subnormal. All take
 //! infinities to their limits and NaN to NaN.
 
-/// Added to and taken from a small value, it leaves the nearest integer, ties to even.
+/// Adding and subtracting it rounds a small value to the nearest integer, ties to even.
 const ROUND: f32 = 12_582_912.0; // 1.5 * 2^23
-/// From here on `exp` is infinite, and below the other end it is zero.
+/// `exp` is infinite from `EXP_HI` on, and zero below `EXP_LO`.
 const EXP_HI: f32 = 89.0;
 const EXP_LO: f32 = -104.0;
-/// ln 2 as a short value, whose products with exponents are exact, and a rest.
+/// ln 2 as a sum: `LN2_HI` has few enough bits that its products with exponents are exact.
 const LN2_HI: f32 = 0.693_359_4;
 const LN2_LO: f32 = -2.121_944_4e-4;
 /// (e^r - 1 - r) / r² on |r| <= ln 2 / 2, highest degree first (Cephes `expf`).
@@ -26,7 +26,7 @@ const TANH_POLY: [f32; 5] =
     [-5.704_989e-3, 2.063_908_8e-2, -5.373_971_5e-2, 1.333_144_2e-1, -3.333_328e-1];
 /// Below this magnitude `erf` is an odd polynomial.
 const ERF_SPLIT: f32 = 0.927_734_4;
-/// From here on `erf` rounds to one.
+/// `erf` rounds to one from here on.
 const ERF_HI: f32 = 4.0;
 /// (erf x - x) / x as a polynomial in x², highest degree first (after N. Juffa).
 const ERF_POLY: [f32; 6] = [
@@ -62,19 +62,19 @@ pub fn exp(x: f32) -> f32 {
     let n = shifted - ROUND;
     let r = (x - n * LN2_HI) - n * LN2_LO;
     let y = poly(r, &EXP_POLY) * (r * r) + r + 1.0;
-    // Two factors of half the exponent reach both ends of the range. Of NaN the exponent is
-    // nonsense, but the product is still NaN.
+    // Two factors of half the exponent reach both ends of the range. For NaN the exponent is
+    // arbitrary, but the product is NaN.
     let n = shifted.to_bits().wrapping_sub(ROUND.to_bits()).cast_signed();
     let pow2 = |n: i32| f32::from_bits(n.wrapping_add(127).cast_unsigned() << 23);
     y * pow2(n >> 1) * pow2(n.wrapping_sub(n >> 1))
 }
 
-/// `e^x` for `x` of at most zero, within 2 ULP, and zero from -87 down. It takes fewer
-/// steps than [`exp`], as its exponents need no two factors.
+/// `e^x` for `x` of at most zero, within 2 ULP, and zero from -87 down. It takes fewer instructions
+/// than [`exp`] because one factor covers its exponents.
 #[inline(always)]
 pub fn exp_nonpositive(x: f32) -> f32 {
     const LO: f32 = -87.0;
-    // The exponent's bias is part of what is added for rounding.
+    // The rounding constant includes the exponent's bias.
     const ROUND_BIASED: f32 = ROUND + 127.0;
     let inside = x > LO;
     let x = if inside { x } else { LO };
@@ -133,7 +133,7 @@ pub(crate) mod vector {
         p
     }
 
-    /// The smaller, or `b` where one is NaN.
+    /// The smaller one, or `b` if one is NaN.
     #[inline(always)]
     pub(crate) fn min<L: Lanes>(l: L, a: L::W, b: L::W) -> L::W {
         l.select_less16(a, b, a, b)
@@ -147,7 +147,7 @@ pub(crate) mod vector {
     /// `e^x`, within 2 ULP.
     #[inline(always)]
     pub(crate) fn exp<L: Lanes>(l: L, x: L::W) -> L::W {
-        // Of NaN and a number the second operand is kept, so a NaN passes.
+        // For NaN and a number the result is the second operand, so NaN propagates.
         let x = l.max16(l.splat16(EXP_LO), min(l, l.splat16(EXP_HI), x));
         let n = l.round16(l.mul16(x, l.splat16(std::f32::consts::LOG2_E)));
         let r = l.fma16(n, l.splat16(-LN2_HI), x);

@@ -1,16 +1,16 @@
-//! The machine's main memory, where Linux or Windows tell it.
+//! Size of main memory, on Linux and Windows.
 
-/// Bytes of main memory.
+/// Size of main memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MainMemory {
-    /// All of it.
+    /// All memory, in bytes.
     pub total_bytes: u64,
-    /// What a process can take without making others wait for theirs.
+    /// Memory that can be allocated without swapping, in bytes.
     pub available_bytes: u64,
 }
 
 impl MainMemory {
-    /// Asks the system; none where it is not known how.
+    /// Queries the system; `None` on other systems than Linux and Windows.
     #[cfg(not(windows))]
     pub fn detect() -> Option<Self> {
         let is_linux = cfg!(target_os = "linux");
@@ -18,7 +18,7 @@ impl MainMemory {
         Self::read(&text)
     }
 
-    /// Asks the system; none where it refuses.
+    /// Queries the system; `None` if the query fails.
     #[cfg(windows)]
     pub fn detect() -> Option<Self> {
         use windows_sys::Win32::System::SystemInformation::{GlobalMemoryStatusEx, MEMORYSTATUSEX};
@@ -26,12 +26,12 @@ impl MainMemory {
         let mut status = MEMORYSTATUSEX { dwLength: n_bytes, ..MEMORYSTATUSEX::default() };
         // SAFETY: the structure is valid for writes and carries its own size.
         let is_known = unsafe { GlobalMemoryStatusEx(&raw mut status) } != 0;
-        // Memory that is allocated must also fit into what the system can commit.
+        // Allocations also count against the commit limit.
         let available_bytes = status.ullAvailPhys.min(status.ullAvailPageFile);
         is_known.then_some(Self { total_bytes: status.ullTotalPhys, available_bytes })
     }
 
-    /// From the text of `/proc/meminfo`.
+    /// Parses `/proc/meminfo`.
     #[cfg(any(test, not(windows)))]
     fn read(text: &str) -> Option<Self> {
         let bytes = |key: &str| -> Option<u64> {

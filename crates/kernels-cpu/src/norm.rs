@@ -1,8 +1,7 @@
-//! Root-mean-square and layer normalization, of rows of floats to rows of floats or
-//! straight to rows of 8-bit integers.
+//! RMS and layer normalization of float rows, with float or 8-bit results.
 //!
-//! Sums run over eight lanes in f32, in one fixed order for a given length, and
-//! the lanes are added in f64, so a row's result depends on the row alone.
+//! Sums run over eight f32 lanes in an order that depends on the length alone, and the lanes are added
+//! in f64, so a row's result depends on that row only.
 
 use crate::elementwise::row_grain;
 #[cfg(target_arch = "x86_64")]
@@ -10,26 +9,26 @@ use crate::lanes;
 use crate::quantize::{BLOCK_LEN, QuantizedRowMut};
 use crate::{QuantizedRows, Rows, RowsMut, Team, Tier};
 
-/// What to do to each run of `group` columns of a row: the whole row, or `head_dim`
-/// columns to normalize each head.
+/// A normalization of each run of `group` columns of a row: the whole row, or `head_dim` columns to
+/// normalize each head.
 #[derive(Clone, Copy, Debug)]
 pub enum Norm<'a> {
     /// `x / sqrt(mean(x²) + eps) * weight` (arXiv:1910.07467).
     Rms {
-        /// Columns of a run.
+        /// Columns per run.
         group: usize,
-        /// Factors, one for each column of a run, or of all runs one after another.
+        /// Factors, for the columns of a run, or for all columns of a row.
         weight: Option<&'a [f32]>, // [group] or [n_cols]
         /// Added to the mean square.
         eps: f32,
     },
     /// `(x - mean) / sqrt(variance + eps) * weight + bias` (arXiv:1607.06450).
     Layer {
-        /// Columns of a run.
+        /// Columns per run.
         group: usize,
-        /// Factors, one for each column of a run, or of all runs one after another.
+        /// Factors, for the columns of a run, or for all columns of a row.
         weight: Option<&'a [f32]>, // [group] or [n_cols]
-        /// Terms, one for each column of a run, or of all runs one after another.
+        /// Summands, for the columns of a run, or for all columns of a row.
         bias: Option<&'a [f32]>, // [group] or [n_cols]
         /// Added to the variance.
         eps: f32,
@@ -37,14 +36,14 @@ pub enum Norm<'a> {
 }
 
 impl<'a> Norm<'a> {
-    /// Columns of a run.
+    /// Columns per run.
     fn group(&self) -> usize {
         match *self {
             Self::Rms { group, .. } | Self::Layer { group, .. } => group,
         }
     }
 
-    /// What to do to each element of run `g`.
+    /// The affine map of the elements of run `g`.
     fn affine(&self, tier: Tier, x: &[f32], g: usize) -> Affine<'a> {
         let n = x.len() as f64;
         let of_run = |vector: &'a [f32]| match vector.len() == x.len() {
@@ -116,8 +115,8 @@ pub fn norm_in_place(
     team.for_each_row_mut(x, grain, |_i, x, _thread| norm_row_in_place(tier, norm, x));
 }
 
-/// Normalizes the rows of `x` that have one plane in `out`, which is
-/// [arranged](QuantizedRows::arrange), and quantizes them, with the same bytes as [`norm`] followed by
+/// Normalizes and quantizes the rows of `x` that have one plane in `out`, which the caller has
+/// [arranged](QuantizedRows::arrange). The bytes are those of [`norm`] followed by
 /// [`QuantizedRows::quantize`].
 ///
 /// # Panics
@@ -179,7 +178,7 @@ fn inverse_root(mean: f64, eps: f32) -> f32 {
     (1.0 / (mean + f64::from(eps)).sqrt()) as f32
 }
 
-/// What to add up over a row.
+/// A sum over a row.
 #[derive(Clone, Copy)]
 enum Reduction {
     /// The elements.
@@ -236,7 +235,7 @@ impl Affine<'_> {
         }
     }
 
-    /// Applies it to a run and quantizes the result into blocks from `first` on.
+    /// Applies the map to a run, and quantizes the result to the blocks from `first` on.
     fn quantize(&self, tier: Tier, x: &[f32], out: &mut QuantizedRowMut<'_>, first: usize) {
         out.produce(tier, first, x.len(), |cols, out| {
             let weight = self.weight.map(|w| &w[cols.clone()]);
@@ -245,7 +244,7 @@ impl Affine<'_> {
         });
     }
 
-    /// The weight and the bias, in plain Rust.
+    /// Applies weight and bias in plain Rust.
     fn weigh(&self, x: &mut [f32]) {
         if let Some(weight) = self.weight {
             x.iter_mut().zip(weight).for_each(|(x, w)| *x *= w);
@@ -256,13 +255,13 @@ impl Affine<'_> {
     }
 }
 
-/// The twins of the scalar loops.
+/// Vector twins of the scalar loops.
 #[cfg(target_arch = "x86_64")]
 mod vector {
     use super::{Affine, Reduction};
     use crate::lanes::{Kernel, Lanes, load_from, store_to};
 
-    /// The sum of a row, in four sums of eight lanes.
+    /// Sums a row in four accumulators of eight lanes.
     pub(super) struct Reduce<'a> {
         pub(super) what: Reduction,
         pub(super) x: &'a [f32],
@@ -315,7 +314,7 @@ mod vector {
         }
     }
 
-    /// Applies what to do to the elements of a run.
+    /// Applies an affine map to a run.
     pub(super) struct Apply<'a> {
         pub(super) affine: &'a Affine<'a>,
         pub(super) x: &'a [f32],
@@ -330,7 +329,7 @@ mod vector {
             let Self { affine, x, out } = self;
             let mut done = 0;
             if let (Some(weight), None) = (affine.weight, affine.bias) {
-                // The usual case, without the checks of the loop below.
+                // The usual case, with weights and without biases, needs no checks inside the loop.
                 let (mean, scale) = (l.splat16(affine.mean), l.splat16(affine.scale));
                 let chunks = x.as_chunks::<16>().0.iter().zip(weight.as_chunks::<16>().0);
                 for ((x, w), out) in chunks.zip(out.as_chunks_mut::<16>().0) {
@@ -346,7 +345,7 @@ mod vector {
         }
     }
 
-    /// The same in place.
+    /// [`Apply`] in place.
     pub(super) struct ApplyInPlace<'a> {
         pub(super) affine: &'a Affine<'a>,
         pub(super) x: &'a mut [f32],
@@ -364,7 +363,7 @@ mod vector {
         }
     }
 
-    /// What becomes of the elements from column `at` on.
+    /// The affine map of the elements from column `at` on.
     #[inline(always)]
     fn apply_at<L: Lanes>(l: L, affine: &Affine<'_>, x: L::W, at: usize) -> L::W {
         let mut y = l.mul16(l.sub16(x, l.splat16(affine.mean)), l.splat16(affine.scale));

@@ -1,22 +1,21 @@
-//! Large zeroed memory for weights, keys and values, in huge pages where the
-//! system has them.
+//! Zeroed memory for weights, keys and values, in huge pages if the system has them.
 //!
-//! A processor finds few pages of 4 KiB at once in its translation buffer, so reading
-//! a large matrix is faster from pages of 2 MiB. The system gives memory when it is
-//! first touched, a page at a time, on the node of the thread that touches it.
+//! A processor's TLB covers little memory with pages of 4 KiB, so large matrices are read faster from
+//! pages of 2 MiB. The system provides each page when it is first touched, on the NUMA node of the
+//! touching thread.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
-/// Bytes of a cache line: the alignment of small memory.
+/// Bytes of a cache line, the alignment of small allocations.
 const LINE: usize = 64;
 
-/// Bytes of a huge page on the processors that have kernels here.
+/// Bytes of a huge page on x86-64 and AArch64.
 const HUGE_PAGE: usize = 2 << 20;
 
-/// Memory of at least this size is asked for in huge pages.
+/// Huge pages are requested for allocations of at least this size.
 const HUGE_FROM: usize = 2 * HUGE_PAGE;
 
 enum Memory {
@@ -24,8 +23,8 @@ enum Memory {
     Mapped(MmapMut),
 }
 
-/// Zeroed bytes that begin on a cache line, and on a huge page when they are large.
-/// No memory is taken for bytes that nothing touches, but for the rest of their page.
+/// Zeroed bytes, aligned to a cache line, and to a huge page if they are large. Pages that are never
+/// touched take no memory.
 ///
 /// ```
 /// use realizar_kernels_cpu::Pages;
@@ -49,7 +48,7 @@ impl fmt::Debug for Pages {
 }
 
 impl Pages {
-    /// `len` zeroed bytes; `None` when there is not so much memory.
+    /// `len` zeroed bytes; `None` if there is too little memory.
     pub fn zeroed(len: usize) -> Option<Self> {
         if len >= HUGE_FROM {
             let size = len.checked_add(HUGE_PAGE)?;
@@ -59,8 +58,8 @@ impl Pages {
                 return Some(Self { memory: Memory::Mapped(map), start, len, is_huge });
             }
         }
-        // The alignment asked of the allocator is a byte's: asking for more would have
-        // it write the zeros, where fresh pages of the system are zero.
+        // The allocator is asked for an alignment of 1: for larger ones it would write the zeros itself
+        // instead of using fresh zero pages.
         let bytes: Vec<u8> = bytemuck::allocation::try_zeroed_vec(len.checked_add(LINE)?).ok()?;
         let start = bytes.as_ptr().align_offset(LINE);
         Some(Self { memory: Memory::Heap(bytes), start, len, is_huge: false })
@@ -76,7 +75,7 @@ impl Pages {
         &bytes[self.start..][..self.len]
     }
 
-    /// The bytes, to write.
+    /// The bytes, mutable.
     #[inline]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         let bytes = match &mut self.memory {
@@ -86,8 +85,8 @@ impl Pages {
         &mut bytes[self.start..][..self.len]
     }
 
-    /// Whether the system was asked for huge pages and grants them. It may still
-    /// have too little unbroken memory for all of them.
+    /// Whether huge pages were requested and granted. Some pages may still be small if memory is
+    /// fragmented.
     pub fn is_huge(&self) -> bool {
         self.is_huge
     }
@@ -109,7 +108,7 @@ impl DerefMut for Pages {
     }
 }
 
-/// Asks for huge pages in a part of a mapping; says whether the system grants them.
+/// Requests huge pages for a part of a mapping; returns whether the system grants them.
 #[cfg(target_os = "linux")]
 fn ask_for_huge_pages(map: &MmapMut, start: usize, len: usize) -> bool {
     crate::topology::huge_pages().is_some_and(|mode| mode.on_request())

@@ -1,9 +1,8 @@
 //! Activations as 8-bit integers, the input of the integer matrix products.
 //!
-//! One format serves every weight type: blocks of 32 values, each half with an f32
-//! scale, and sums for the types whose blocks have a minimum. Sixteen values follow
-//! outliers more closely than the 32 of `Q8_0` or the 256 of `Q8_K`, and an f32 scale
-//! loses nothing.
+//! One format serves every weight type: blocks of 32 values with an f32 scale per half, and sums for
+//! weight types with minimums. A scale per 16 values limits the effect of an outlier more than the 32
+//! of `Q8_0` or the 256 of `Q8_K`, and an f32 scale is not rounded.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -14,14 +13,14 @@ use crate::elementwise::row_grain;
 use crate::lanes;
 use crate::{Rows, RowsMut, Team, Tier};
 
-/// Values of a block. Rows are whole blocks.
+/// Values per block. Rows are whole blocks.
 pub(crate) const BLOCK_LEN: usize = 32;
 /// Values that share a scale.
 const HALF_LEN: usize = BLOCK_LEN / 2;
-/// Blocks that the vector form quantizes at a time.
+/// Number of blocks that the vector form quantizes at a time.
 #[cfg(target_arch = "x86_64")]
 const GROUP_LEN: usize = 4;
-/// Elements of f32 in a cache line.
+/// f32 elements per cache line.
 const LINE_LEN: usize = 16;
 
 /// One quantized row.
@@ -66,17 +65,15 @@ pub(crate) struct QuantizedRowMut<'a> {
     pair_sums: &'a mut [[[i16; 2]; 2]], // [n_blocks]
 }
 
-/// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 16] * quant[i]`, where
-/// the scale is the largest magnitude of its sixteen values over 127 and quants round to
-/// nearest, ties to even. Where a value is not finite the scale is not either, so that
-/// every product with it shows it.
+/// Rows of activations as 8-bit integers: `x[i] ≈ scale[i / 16] * quant[i]`. The scale is the largest
+/// magnitude among its sixteen values, divided by 127; quants are rounded to nearest, ties to even. If
+/// a value is not finite the scale is not either, and so is every product with it.
 ///
-/// A row of activations takes one of these rows, or two planes, where the second has what rounding
-/// took from the first ([`Self::quantize_in_planes`]): 15 bits instead of 8.
+/// A row of activations takes one row here, or two planes ([`Self::quantize_in_planes`]): the second
+/// plane has the rounding error of the first, so the two have 15 bits instead of 8.
 ///
-/// A row's parts lie one after the other in one buffer: quants, scales, the sums.
-/// Rows begin on cache lines, an odd number of lines apart, so that rows do not
-/// compete for the same sets of a cache.
+/// A row is stored as its quants, then its scales, then its sums. Rows begin on cache lines, an odd
+/// number of lines apart, so that they do not compete for the same cache sets.
 ///
 /// ```
 /// use realizar_kernels_cpu::{QuantizedRows, Rows, Team, Tier};
@@ -92,9 +89,9 @@ pub(crate) struct QuantizedRowMut<'a> {
 pub struct QuantizedRows {
     n_rows: usize,
     n_cols: usize,
-    /// The first `2 * n_pairs` rows are planes of half as many.
+    /// Number of activation rows with two planes, which are the first `2 * n_pairs` rows.
     n_pairs: usize,
-    /// Which rows of activations these are: those of two planes, then those of one.
+    /// Indices of the activation rows: first those with two planes, then those with one.
     tokens: Vec<u32>, // [n_tokens], room for max_rows
     max_rows: usize,
     max_cols: usize,
@@ -102,16 +99,16 @@ pub struct QuantizedRows {
     start: usize,   // of the first cache line
 }
 
-/// Elements of f32 from the start of a row of `n_blocks` blocks to the next.
+/// f32 elements from the start of a row of `n_blocks` blocks to the next.
 const fn row_stride(n_blocks: usize) -> usize {
-    // Quants fill a quarter of their number, in whole lines; then 7 elements a block.
+    // Quants take a quarter of an element each, in whole cache lines; then 7 elements per block.
     let quants = (n_blocks * BLOCK_LEN / 4).next_multiple_of(LINE_LEN);
     let n_lines = (quants + 7 * n_blocks).div_ceil(LINE_LEN);
     (n_lines | 1) * LINE_LEN
 }
 
 impl QuantizedRows {
-    /// Room for `max_rows` rows of `max_cols` values.
+    /// Allocates room for `max_rows` rows of `max_cols` values.
     pub fn with_capacity(max_rows: usize, max_cols: usize) -> Self {
         let n_blocks = max_cols.div_ceil(BLOCK_LEN);
         let data = vec![0.0; max_rows * row_stride(n_blocks) + LINE_LEN];
@@ -128,38 +125,39 @@ impl QuantizedRows {
         }
     }
 
-    /// Bytes of that room.
+    /// Bytes that [`Self::with_capacity`] allocates.
     pub const fn bytes_for(max_rows: usize, max_cols: usize) -> usize {
         (max_rows * row_stride(max_cols.div_ceil(BLOCK_LEN)) + LINE_LEN) * size_of::<f32>()
     }
 
-    /// Number of rows, each plane counted.
+    /// Number of rows; each plane counts.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Rows of activations that have two planes: row `i` of these the rows `2 i` and `2 i + 1`, before
-    /// the rows of those that have one.
+    /// Number of activation rows with two planes. The planes of the `i`-th are rows `2 i` and `2 i + 1`;
+    /// activation rows with one plane follow.
     pub const fn n_pairs(&self) -> usize {
         self.n_pairs
     }
 
-    /// Rows of activations: pairs count once.
+    /// Number of activation rows; two planes count once.
     pub const fn n_tokens(&self) -> usize {
         self.n_rows - self.n_pairs
     }
 
-    /// Which rows of activations these are, pairs first, each kind ascending. `[n_tokens]`
+    /// Indices of the activation rows: those with two planes, then those with one, each ascending.
+    /// `[n_tokens]`
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// The quants of a row, on a cache line. `[n_cols]`
+    /// The quants of a row, aligned to a cache line. `[n_cols]`
     pub fn quants(&self, row: usize) -> &[i8] {
         self.row(row).quants
     }
@@ -179,19 +177,19 @@ impl QuantizedRows {
         self.row(row).block_sums
     }
 
-    /// For every 16 quants of a row, the sum of the first two of every four, and the sum
-    /// of the last two: what each 16-bit lane of the kernels adds up. `[n_cols / 16]`
+    /// For every 16 quants of a row, the sum of the first two of each four, and the sum of the last two:
+    /// the sums of the kernels' 16-bit lanes. `[n_cols / 16]`
     pub fn pair_sums(&self, row: usize) -> &[[i16; 2]] {
         self.row(row).pair_sums
     }
 
-    /// Bytes from a part of a row to that of the next row.
+    /// Bytes from a part of a row to the same part of the next row.
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     pub(crate) const fn row_stride(&self) -> usize {
         row_stride(self.n_cols / BLOCK_LEN) * size_of::<f32>()
     }
 
-    /// Row `i` in all its parts.
+    /// All parts of row `i`.
     #[inline]
     pub(crate) fn row(&self, i: usize) -> QuantizedRow<'_> {
         assert!(i < self.n_rows, "row {i} of {}", self.n_rows);
@@ -220,13 +218,13 @@ impl QuantizedRows {
         self.quantize_in_planes(team, tier, x, &[]);
     }
 
-    /// Replaces the rows by those of `x`, of which those in `pairs` get two planes,
-    /// `x[i] ≈ scale1 * quant1 + scale2 * quant2`, and the others one, as by [`Self::quantize`]. Their
-    /// bytes are the same on every tier too.
+    /// Replaces the rows by those of `x`. Rows in `pairs` get two planes,
+    /// `x[i] ≈ scale1 * quant1 + scale2 * quant2`; the others get one, as by [`Self::quantize`]. The bytes
+    /// are the same on every tier.
     ///
     /// # Panics
-    /// As [`Self::quantize`], with two rows for each pair, or if `pairs` are not ascending ranges of the
-    /// rows of `x`.
+    /// As [`Self::quantize`], where a row of two planes counts twice; or if `pairs` are not ascending ranges
+    /// of the rows of `x`.
     pub fn quantize_in_planes(
         &mut self,
         team: &Team,
@@ -239,14 +237,13 @@ impl QuantizedRows {
         self.fill_pairs(team, tier, |_i, token| x.row(token));
     }
 
-    /// Makes room for `n_tokens` rows of activations, of which those in `pairs` have two planes. What the
-    /// rows hold is what they held before: functions that quantize what they compute, such as
-    /// [`norm_quantize`](crate::norm_quantize), fill the rows of one plane, and
-    /// [`Self::quantize_pairs`] fills the others.
+    /// Sets the shape to `n_tokens` activation rows, of which those in `pairs` have two planes, without
+    /// writing their contents. Fused kernels such as [`norm_quantize`](crate::norm_quantize) then fill the
+    /// rows of one plane, and [`Self::quantize_pairs`] fills the others.
     ///
     /// # Panics
-    /// If that is more than the capacity, the rows are not whole blocks of 32, or `pairs` are not ascending
-    /// ranges of them.
+    /// If the shape exceeds the capacity, rows are not whole blocks of 32, or `pairs` are not ascending
+    /// ranges of rows.
     pub fn arrange(&mut self, n_tokens: usize, n_cols: usize, pairs: &[Range<usize>]) {
         let n_pairs: usize = pairs.iter().map(Range::len).sum();
         let n_rows = n_tokens + n_pairs;
@@ -265,7 +262,7 @@ impl QuantizedRows {
         self.tokens.extend(tokens.map(|token| token as u32));
     }
 
-    /// Fills the rows of two planes with those of `x`, in their order.
+    /// Quantizes the rows of `x`, in order, to the rows of two planes.
     ///
     /// # Panics
     /// If the shapes differ.
@@ -280,7 +277,7 @@ impl QuantizedRows {
     }
 
     /// # Panics
-    /// If the rows are not as many, and as long, as those of `x`.
+    /// If the shape is not that of `x`.
     pub(crate) fn assert_arranged(&self, x: Rows<'_>) {
         assert_eq!(
             (self.n_tokens(), self.n_cols),
@@ -289,7 +286,7 @@ impl QuantizedRows {
         );
     }
 
-    /// Fills the rows of one plane, each by `f`, which is told which row of activations it is.
+    /// Fills each row of one plane by `f`, which gets the index of the activation row.
     pub(crate) fn fill<F>(&mut self, team: &Team, f: F)
     where
         F: Fn(usize, QuantizedRowMut<'_>) + Sync,
@@ -305,8 +302,8 @@ impl QuantizedRows {
         });
     }
 
-    /// Fills the rows of two planes with what `x` gives, which is told the pair and which row of
-    /// activations it is.
+    /// Fills the rows of two planes with the rows that `x` returns for a pair's index and its activation
+    /// row's index.
     fn fill_pairs<'x>(
         &mut self,
         team: &Team,
@@ -345,7 +342,7 @@ impl<'a> QuantizedRowMut<'a> {
         }
     }
 
-    /// Quantizes a row of floats, or a run of its blocks from block `first` on.
+    /// Quantizes `x` to the blocks from block `first` on.
     pub(crate) fn quantize(&mut self, tier: Tier, first: usize, x: &[f32]) {
         let blocks = x.as_chunks::<BLOCK_LEN>().0;
         match tier.avx2() {
@@ -360,9 +357,9 @@ impl<'a> QuantizedRowMut<'a> {
         }
     }
 
-    /// Quantizes `n_cols` values from block `first` on, which `f` writes piece by piece:
-    /// it is called with the columns of a piece, whole blocks, and their place. Pieces
-    /// stay in the nearest cache.
+    /// Quantizes `n_cols` values to the blocks from block `first` on. `f` writes the values of one piece
+    /// at a time: it gets the columns of the piece, which are whole blocks, and a buffer for them that
+    /// stays in the L1 cache.
     pub(crate) fn produce(
         &mut self,
         tier: Tier,
@@ -380,8 +377,8 @@ impl<'a> QuantizedRowMut<'a> {
         }
     }
 
-    /// What rounding took from some columns of `x`, whose quants these are. A product and a
-    /// difference in F32, so the bits are the same on every tier.
+    /// Writes the rounding errors of some columns of `x`, whose quants are in this row. A product and a
+    /// difference in F32 give the same bits on every tier.
     fn rest(&self, x: &[f32], cols: Range<usize>, out: &mut [f32]) {
         let halves = cols.start / HALF_LEN..cols.end / HALF_LEN;
         let quants = &self.quants.as_flattened().as_chunks::<HALF_LEN>().0[halves.clone()];
@@ -410,7 +407,7 @@ impl<'a> QuantizedRowMut<'a> {
         }
     }
 
-    /// Sets `n` blocks from block `b` on to the first of a group.
+    /// Copies the first `n` blocks of a group to the blocks from `b` on.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     fn set_group(&mut self, b: usize, n: usize, group: &Group) {
@@ -441,14 +438,14 @@ impl<'a> QuantizedRowMut<'a> {
 
 /// Quantizes values that share a scale and returns the scale.
 fn quantize_half(x: &[f32; HALF_LEN], quants: &mut [i8; HALF_LEN]) -> f32 {
-    // The maximum of the bits is the maximum of the magnitudes, and NaN above all.
+    // As integers, the bits of magnitudes compare like the magnitudes, with NaN above all others.
     let amax = f32::from_bits(x.iter().map(|v| v.abs().to_bits()).max().unwrap_or(0));
     let scale = amax / 127.0;
     let inv = if scale.is_normal() { scale.recip() } else { 0.0 };
     for (q, &v) in quants.iter_mut().zip(x) {
         *q = (v * inv).round_ties_even() as i8;
     }
-    // Where the scale would be subnormal every value counts as zero.
+    // Values whose scale would be subnormal are rounded to zero.
     if scale < f32::MIN_POSITIVE { 0.0 } else { scale }
 }
 /// Quantized blocks.
@@ -461,15 +458,14 @@ struct Group {
     pair_sums: [[[i16; 2]; 2]; GROUP_LEN],
 }
 
-/// Quantizes four blocks, with the bytes of [`QuantizedRowMut::set_block`] for each. The
-/// scales and sums of their eight halves are lanes of one vector, so that none waits for
-/// another's division.
+/// Quantizes four blocks, with the bytes of [`QuantizedRowMut::set_block`]. The scales of the eight
+/// halves are lanes of one vector, so that one division computes all of them.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn quantize_group_avx2(x: &[[f32; BLOCK_LEN]; GROUP_LEN]) -> Group {
-    // The largest magnitude of each half, as bits. Unpacking the halves of registers
-    // against each other leaves half as many lanes of each.
+    // The largest magnitude of each half, as bits. Each step unpacks two registers against
+    // each other and halves the number of lanes per half.
     let sign_off = _mm256_set1_epi32(i32::MAX);
     let mut pairs = [_mm256_setzero_si256(); GROUP_LEN];
     for (pair, x) in pairs.iter_mut().zip(x) {
@@ -496,7 +492,7 @@ fn quantize_group_avx2(x: &[[f32; BLOCK_LEN]; GROUP_LEN]) -> Group {
     let inv = _mm256_and_ps(normal, _mm256_div_ps(_mm256_set1_ps(1.0), scale));
     let mut inverse = [0.0; 8];
     lanes::store(inv, &mut inverse);
-    // A value that is not finite converts to i32::MIN where the twin has 0.
+    // A value that is not finite converts to i32::MIN here and to 0 in the scalar twin.
     let is_finite = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_LT_OQ>(amax, infinity));
     let mut finite = [0_i32; 8];
     // SAFETY: the store writes the 32 bytes of the array.

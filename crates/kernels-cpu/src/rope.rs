@@ -4,7 +4,7 @@
 use crate::elementwise::row_grain;
 use crate::{Rows, RowsMut, Team, Tier};
 
-/// Which elements of a head form a pair.
+/// The elements of a head that form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
     /// Element `i` with element `i + rotary_dim / 2`, as in GPT-NeoX and the
@@ -14,12 +14,13 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// The positions that angles are made of.
+/// The positions that angles are computed from.
 #[derive(Clone, Copy, Debug)]
 pub enum RopePositions<'a> {
-    /// One for each row.
+    /// One position per row.
     OfRows(&'a [u32]), // [n_rows]
-    /// Three for each row, and which of them each pair takes: the first by default.
+    /// Three positions per row, and for each pair the index of the one that it takes: the first one if the
+    /// list is empty.
     Components(&'a [[u32; 3]], &'a [u8]), // [n_rows], [rotary_dim / 2] or empty
 }
 
@@ -39,7 +40,7 @@ impl RopePositions<'_> {
 /// and sines are rounded from f64, so they are right for large angles too.
 ///
 /// # Panics
-/// If the shapes disagree, or a pair takes a component that there is not.
+/// If the shapes disagree, or a pair's component is not below 3.
 pub fn rope_table(
     team: &Team,
     inv_freq: &[f32], // [rotary_dim / 2]
@@ -53,7 +54,7 @@ pub fn rope_table(
         let fits = of_pair.is_empty() || of_pair.len() == half && of_pair.iter().all(|&c| c < 3);
         assert!(fits, "components of {half} pairs: {of_pair:?}");
     }
-    // A sine takes about as long as sixteen elements of a simple kernel.
+    // One sine costs about as much as sixteen elements of a simple kernel.
     let grain = row_grain(16 * out.n_cols());
     team.for_each_row_mut(out, grain, |i, row, _thread| {
         let (cos, sin) = row.split_at_mut(half);
@@ -169,7 +170,7 @@ mod avx2 {
         }
     }
 
-    /// Each of the first four values twice, and each of the last four.
+    /// The first four values, each twice, and the last four values, each twice.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn twice(v: __m256) -> [__m256; 2] {
@@ -181,7 +182,7 @@ mod avx2 {
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn rotate_pairs(x: __m256, cos: __m256, sin: __m256) -> __m256 {
-        // Even elements subtract the product of their neighbour, odd ones add it.
+        // Even elements subtract their neighbor's product, odd elements add it.
         let swapped = _mm256_permute_ps::<0b10_11_00_01>(x);
         _mm256_fmaddsub_ps(x, cos, _mm256_mul_ps(swapped, sin))
     }
@@ -244,7 +245,7 @@ mod tests {
         };
         let own = [[7, 8, 90], [4, 4, 4]];
         let found = table(RopePositions::Components(&own, &[0, 2, 1, 1]), 2);
-        // Each pair has the bits that its position alone gives.
+        // Each pair has the bits of a table of its position alone.
         for (row, components) in found.chunks(8).zip(own) {
             for (j, component) in [0, 2, 1, 1].into_iter().enumerate() {
                 let plain = table(RopePositions::OfRows(&[components[component]]), 1);

@@ -1,60 +1,59 @@
-//! The choice of experts: from the scores of a router to the experts of each row and their factors.
+//! Expert routing: selects the experts of each row from a router's scores, and computes their factors.
 
 use crate::{Rows, RowsMut, Team, math};
 
-/// How scores become factors.
+/// The function from scores to factors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
     /// A sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
     Sigmoid,
-    /// A softmax over the scores of the chosen ones alone.
+    /// A softmax over the scores of the selected experts only.
     SoftmaxOfChosen,
-    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
-    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
-    /// its score and their absolute value.
+    /// SparseMixer (arXiv:2409.12136): experts are selected one after the other. The factor of the best
+    /// remaining expert is its term of a softmax over the remaining experts near it: those whose score
+    /// differs by at most `margin` times the larger of the best score and their absolute score.
     SparseMixer {
-        /// Largest distance, relative.
+        /// Relative distance up to which scores are near.
         margin: f32,
     },
 }
 
-/// Groups of neighbouring experts, of which a row chooses from the best.
+/// Group-limited routing: experts are selected from a row's best groups of consecutive experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// Number of groups.
     pub n: usize,
-    /// Of how many the experts are chosen.
+    /// Number of groups that experts are selected from.
     pub n_open: usize,
-    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
-    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    /// Number of keys whose sum ranks a group, the largest ones: 1 (`group_limited_greedy` of DeepSeek V2,
+    /// arXiv:2405.04434) or 2 (`noaux_tc` of DeepSeek V3, arXiv:2412.19437).
     pub n_best: usize,
 }
 
-/// A choice of some experts for each row.
+/// Parameters of a router.
 #[derive(Clone, Copy, Debug)]
 pub struct Routing<'a> {
-    /// How scores become factors.
+    /// The function from scores to factors.
     pub scoring: Scoring,
-    /// Experts of a row.
+    /// Number of experts selected per row.
     pub n_chosen: usize,
-    /// Added to the factors for the choice alone.
+    /// Added to the factors for the selection, but not to the result.
     pub choice_bias: Option<&'a [f32]>, // [n_experts]
-    /// Groups of the experts, if not all of them are chosen from.
+    /// Group-limited routing; `None` selects from all experts.
     pub groups: Option<Groups>,
-    /// Whether factors of a row are divided by their sum.
+    /// Whether the factors of a row are divided by their sum.
     pub normalize: bool,
-    /// Times each factor.
+    /// Multiplies each factor.
     pub scale: f32,
 }
 
-/// The maximum number of experts of a router, so that a row's work lies on the stack.
+/// Maximum number of experts of a router, which bounds the stack memory of a row.
 pub const MAX_EXPERTS: usize = 1024;
 
-/// Writes for each row the indices of its experts, ascending, and then their factors. Of equal scores
-/// the expert of the lower index is chosen. A row with a score that is not a number has factors that
-/// are not.
+/// Writes the indices of each row's experts, ascending, and then their factors. Among equal scores the
+/// lower index wins. If a score of a row is NaN, so are its factors.
 ///
 /// # Panics
 /// If shapes or numbers of experts do not fit each other.
@@ -112,7 +111,7 @@ fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
     }
     let indices = (0..n).filter(|&i| is_chosen[i]);
     for ((i, chosen), factor) in indices.zip(chosen).zip(&mut *chosen_factors) {
-        // Below 2^24, and so exact.
+        // Indices are below 2^24, so they are exact in f32.
         (*chosen, *factor) = (i as f32, factors[i]);
     }
     if routing.scoring == Scoring::SoftmaxOfChosen {
@@ -129,7 +128,7 @@ fn route_row(routing: &Routing<'_>, scores: &[f32], out: &mut [f32]) {
     }
 }
 
-/// The index of the largest key that is not taken, the first of equals; NaN is smaller than all.
+/// The index of the largest key that is not taken; the first among equals. NaN is below all numbers.
 fn best(keys: &[f32], taken: &[bool]) -> usize {
     let free = (0..keys.len()).filter(|&i| !taken[i]);
     let better = |best: usize, i: usize| {
@@ -138,7 +137,7 @@ fn best(keys: &[f32], taken: &[bool]) -> usize {
     free.reduce(better).expect("fewer experts are chosen than there are")
 }
 
-/// The part of the best that is left in a softmax over those left that are near it.
+/// The term of expert `best` in a softmax over the remaining experts near it ([`Scoring::SparseMixer`]).
 fn part_of_near(scores: &[f32], is_chosen: &[bool], best: usize, margin: f32) -> f32 {
     let top = scores[best];
     let left = scores.iter().zip(is_chosen).filter(|(_, is_chosen)| !**is_chosen);
@@ -154,7 +153,7 @@ fn softmax(scores: &[f32], out: &mut [f32]) {
     out.iter_mut().for_each(|out| *out /= sum);
 }
 
-/// Leaves only the experts of the best groups to be chosen.
+/// Excludes all experts outside the best groups.
 fn close_groups(keys: &mut [f32], groups: Groups) {
     let Groups { n: n_groups, n_open, n_best } = groups;
     let len = keys.len() / n_groups;

@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Elements that a view of `n_rows` rows spans, or a panic if that overflows.
+/// Number of elements that a view of `n_rows` rows spans; panics on overflow.
 fn span(n_rows: usize, n_cols: usize, stride: usize) -> usize {
     assert!(n_cols <= stride || n_rows <= 1, "{n_cols} columns do not fit a stride of {stride}");
     let before_last = n_rows.saturating_sub(1).checked_mul(stride);
@@ -14,7 +14,7 @@ fn span(n_rows: usize, n_cols: usize, stride: usize) -> usize {
     before_last.and_then(|n| n.checked_add(n_last)).expect("the span of a view fits usize")
 }
 
-/// A matrix to read: row `i` is `data[i * stride..][..n_cols]`.
+/// A read-only matrix: row `i` is `data[i * stride..][..n_cols]`.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows<'a> {
     data: &'a [f32], // [>= (n_rows - 1) * stride + n_cols]
@@ -47,7 +47,7 @@ impl<'a> Rows<'a> {
         self.n_rows
     }
 
-    /// Elements of a row.
+    /// Elements per row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
@@ -94,11 +94,11 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// A matrix to write: row `i` is `n_cols` elements at `i * stride`.
+/// A mutable matrix: row `i` is the `n_cols` elements from `i * stride` on.
 #[derive(Debug)]
 pub struct RowsMut<'a> {
-    /// Start of the first row. Every element of every row is valid for reads and
-    /// writes during `'a`, and reached through this view alone.
+    /// Start of the first row. All elements of all rows are valid for reads and writes during `'a`, and
+    /// are accessed through this view alone.
     ptr: *mut f32,
     n_rows: usize,
     n_cols: usize,
@@ -136,7 +136,7 @@ impl<'a> RowsMut<'a> {
         self.n_rows
     }
 
-    /// Elements of a row.
+    /// Elements per row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
@@ -170,13 +170,13 @@ impl<'a> RowsMut<'a> {
         unsafe { std::slice::from_raw_parts_mut(self.ptr.add(i * self.stride), self.n_cols) }
     }
 
-    /// Where the first row begins.
+    /// Start of the first row.
     #[cfg(target_arch = "x86_64")]
     pub(crate) const fn as_mut_ptr(&mut self) -> *mut f32 {
         self.ptr
     }
 
-    /// The same matrix for a shorter time.
+    /// The same matrix with a shorter lifetime.
     pub fn reborrow(&mut self) -> RowsMut<'_> {
         RowsMut { _data: PhantomData, ..*self }
     }

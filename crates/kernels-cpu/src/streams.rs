@@ -1,23 +1,23 @@
-//! In which order the product of few rows reads its weights, which is most of the time that
-//! it takes where the weights come from memory.
+//! The order in which products of few rows read their weights. Such products are bound by memory
+//! bandwidth.
 //!
-//! Some processors are given more by memory when a core reads several distant places in turn, as
-//! each of their prefetchers follows a stream of its own. Others fetch furthest ahead of a single
-//! one. Which weights are read when shows in no result.
+//! On some processors a core gets more bandwidth when it reads several distant streams in turn, because
+//! each hardware prefetcher follows one stream. Others prefetch furthest ahead of a single stream. The
+//! order does not affect results.
 
 use std::ops::Range;
 use std::sync::LazyLock;
 
-/// Runs of weights that are read side by side, where that is faster than one.
+/// Number of streams that are read side by side, unless one is faster ([`prefers_one`]).
 pub(crate) const STREAMS: usize = 4;
 
-/// How far ahead of a single stream memory is fetched into the second cache, which takes more
-/// requests at a time than the nearest.
+/// Prefetch distance of a single stream, into the L2 cache, which has more outstanding requests than
+/// L1.
 pub(crate) const PREFETCH_FAR_BYTES: usize = 6144;
 
-/// Calls `visit` with all indices of the range, in groups that are read side by side:
-/// [`STREAMS`] of them, a quarter of the range apart, and single ones for what is left; or
-/// single ones alone, in ascending order, where one stream is fastest.
+/// Calls `visit` with all indices of the range, in groups that are read side by side: [`STREAMS`]
+/// indices a quarter of the range apart, and single ones for the remainder. Where one stream is
+/// fastest, all groups are single indices in ascending order.
 pub(crate) fn for_each_group(range: Range<usize>, mut visit: impl FnMut(&[usize])) {
     let apart = if prefers_one() { 0 } else { range.len() / STREAMS };
     for i in 0..apart {
@@ -28,9 +28,9 @@ pub(crate) fn for_each_group(range: Range<usize>, mut visit: impl FnMut(&[usize]
     }
 }
 
-/// Whether a single stream is fastest here. Measured on AMD's Zen 4 (1.4 to 1.9 times what four
-/// streams give, on one thread and on two); there and on later processors of AMD it is so. Four
-/// streams were faster on older ones of AMD, and on Intel's.
+/// Whether a single stream is fastest on this processor: on AMD's Zen 4 and later. On Zen 4 it
+/// reached 1.4 to 1.9 times the bandwidth of four streams, on one thread and on two. Four streams were
+/// faster on older AMD and on Intel processors.
 pub(crate) fn prefers_one() -> bool {
     static IS_ZEN_4: LazyLock<bool> = LazyLock::new(is_amd_with_avx512);
     *IS_ZEN_4

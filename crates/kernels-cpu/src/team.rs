@@ -1,11 +1,9 @@
-//! The thread team: persistent threads that run the tasks of one parallel loop
-//! after another.
+//! The thread team: persistent threads that run one parallel loop after another.
 //!
-//! A thread prefers its own part of a loop's tasks, the same part of the same loop every
-//! time, and takes from the others when it is done. A loop ends when its tasks are done,
-//! not when its threads are: a thread whose core was taken, or that still sleeps,
-//! delays nobody. Both sides spin for a bounded time and then sleep. How the threads
-//! agree is the matter of `crew.rs`.
+//! Each thread owns a part of a loop's tasks, the same part every time the loop runs, and steals from
+//! other parts when its own is done. A loop ends when all tasks are done, whichever threads ran them:
+//! a thread that is preempted or still asleep delays no one unless it holds a task. Waiting threads
+//! spin for a bounded time and then sleep. `crew.rs` has the protocol between the threads.
 
 mod crew;
 #[cfg(all(test, loom))]
@@ -21,7 +19,7 @@ use crate::{RowsMut, topology};
 use crew::{Crew, Job, MAX_UNITS, Task, lock};
 use sync::{Builder, InTask, JoinHandle, Mutex, MutexGuard};
 
-/// A value on cache lines of its own (two, as the prefetcher fetches pairs).
+/// A value on cache lines of its own: two, because hardware prefetches pairs of lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Padded<T>(T);
@@ -41,7 +39,7 @@ struct Padded<T>(T);
 pub struct Team {
     crew: Arc<Crew>,
     workers: Vec<JoinHandle<()>>,
-    /// Held during a loop, so that callers on several threads take turns.
+    /// Held during a loop, so that loops of several callers run one at a time.
     turn: Mutex<()>,
 }
 
@@ -51,20 +49,20 @@ impl std::fmt::Debug for Team {
     }
 }
 
-/// Which processors the threads of a team may run on.
+/// The placement of a team's threads on cores.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Affinity {
-    /// The system moves the threads as it sees fit.
+    /// The operating system places the threads.
     #[default]
     None,
-    /// Each worker stays on a core of its own as long as there are enough. The caller's
-    /// thread is left to the system, which finds it the core that is free.
+    /// Each worker is pinned to a hardware thread, on a core of its own if there are enough cores. The
+    /// caller's thread is not pinned.
     Cores,
 }
 
 impl Team {
-    /// A team of `n_threads` threads, the caller included. Where the system
-    /// refuses to start that many, the team is smaller.
+    /// A team of `n_threads` threads, the caller included. The team is smaller if the system refuses to
+    /// start that many.
     ///
     /// # Panics
     /// If `n_threads` is 0.
@@ -72,8 +70,8 @@ impl Team {
         Self::with_affinity(n_threads, Affinity::None)
     }
 
-    /// As [`Self::new`], with workers that stay where `affinity` says. Where the system
-    /// does not let them, they are left free.
+    /// As [`Self::new`], with workers pinned as `affinity` says. Workers that the system refuses to pin
+    /// stay unpinned.
     ///
     /// # Panics
     /// If `n_threads` is 0.
@@ -95,7 +93,7 @@ impl Team {
                 if let Some(cpu) = cpu {
                     topology::stay_on(cpu);
                 }
-                // The team is being made, so somebody listens.
+                // The constructor holds the receiver.
                 started.send(()).ok();
                 drop(started);
                 crew.serve(thread);
@@ -103,26 +101,24 @@ impl Team {
             builder.spawn(serve).ok()
         };
         let workers: Vec<_> = (1..n_threads).map_while(start).collect();
-        // A team that is made is awake: nothing starts or allocates during a loop.
+        // Wait for every worker, so that no thread starts or allocates during a loop.
         starts.iter().take(workers.len()).for_each(drop);
         crew.set_n_threads(workers.len() + 1);
         Self { crew, workers, turn: Mutex::new(()) }
     }
 
-    /// Threads of the team, the caller included.
+    /// Number of threads, the caller included.
     pub fn n_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `task(task index, thread index)` once for each index below `n_tasks`,
-    /// and returns when all are done. Thread indices are below [`Self::n_threads`],
-    /// and one thread runs one task at a time. Which thread runs which task is open,
-    /// so a result must not depend on it; with as many threads and tasks, a thread
-    /// mostly gets the tasks that it got before. Allocates nothing.
+    /// Calls `task(task index, thread index)` once for each task index below `n_tasks`, and returns when
+    /// all calls have returned. Thread indices are below [`Self::n_threads`], and calls with the same
+    /// thread index never overlap. Results must not depend on which thread runs a task; repeated loops of
+    /// the same size mostly give a thread the same tasks. Allocates nothing.
     ///
     /// # Panics
-    /// If a task panics (with its payload; on several threads once every task has ended), or when
-    /// called from inside a task.
+    /// With a task's payload, once all tasks have ended, if a task panics; or if called from a task.
     pub fn parallel_for(&self, n_tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
         assert!(!InTask::is_entered(), "a task must not start a parallel loop");
         let _turn = lock(&self.turn);
@@ -143,8 +139,7 @@ impl Team {
         unsafe { self.crew.run(job, self.workers.iter().map(JoinHandle::thread)) };
     }
 
-    /// Calls `f(row index, row, thread index)` for each row of `out`, `grain` rows
-    /// to a task.
+    /// Calls `f(row index, row, thread index)` for each row of `out`, in tasks of `grain` rows.
     ///
     /// # Panics
     /// As [`Self::parallel_for`], or if `grain` is 0.
@@ -160,7 +155,7 @@ impl Team {
         });
     }
 
-    /// Calls `f(index, item, thread index)` for each item, an item to a task.
+    /// Calls `f(index, item, thread index)` for each item, in tasks of one item.
     ///
     /// # Panics
     /// As [`Self::parallel_for`].
@@ -168,7 +163,7 @@ impl Team {
     where
         F: Fn(usize, &mut T, usize) + Sync,
     {
-        /// The items, to be reached from any thread of the team.
+        /// Start of the items, for access from all threads of the team.
         struct Items<T>(*mut T);
         // SAFETY: the loop below gives each item to one thread, and `T: Send`.
         unsafe impl<T: Send> Sync for Items<T> {}
@@ -187,9 +182,9 @@ impl Team {
         });
     }
 
-    /// Calls `f(tile, first row, first column, thread index)` for each tile of
-    /// `row_grain` rows and `col_grain` columns of `out`, a tile to a task; the last
-    /// tiles may be smaller. Tiles of the same columns follow each other.
+    /// Calls `f(tile, first row, first column, thread index)` for each tile of `row_grain` rows and
+    /// `col_grain` columns of `out`, in tasks of one tile. Tiles at the edges may be smaller. Tiles of the
+    /// same columns have consecutive task indices.
     ///
     /// # Panics
     /// As [`Self::parallel_for`], or if a grain is 0.
@@ -223,12 +218,12 @@ impl Drop for Team {
     }
 }
 
-/// A value for each thread of a team, such as scratch memory.
+/// One value per thread of a team, such as scratch memory.
 #[derive(Debug)]
 pub struct PerThread<T>(Vec<Padded<Mutex<T>>>);
 
 impl<T> PerThread<T> {
-    /// One value for each of `n_threads` threads, from the thread's index.
+    /// Creates the value of each of `n_threads` threads from its index.
     pub fn new(n_threads: usize, make: impl FnMut(usize) -> T) -> Self {
         Self((0..n_threads).map(make).map(|value| Padded(Mutex::new(value))).collect())
     }
@@ -243,7 +238,7 @@ impl<T> PerThread<T> {
         self.0.is_empty()
     }
 
-    /// The value of a thread. It never waits when each thread asks for its own.
+    /// The value of a thread. Never blocks if each thread uses only its own value.
     ///
     /// # Panics
     /// If there is no such thread.

@@ -1,11 +1,10 @@
-//! What the tests of several modules share: reproducible random data.
+//! Reproducible random data, and the tile tiers, for the tests of several modules.
 
 use realizar_quant::BlockType;
 
 use crate::{PackedArithmetic, SoftwareTiles, Tier};
 
-/// Every form of the products on tiles that runs here: in software, compiled for each tier of
-/// the processor and with plain Rust around it, then as it is chosen by name, then AMX.
+/// All tile tiers that run here: in software on each vector tier, as selected by name, then AMX.
 pub(crate) fn tile_tiers() -> Vec<Tier> {
     let vectors: Vec<Tier> = Tier::available().map(Tier::vectors).collect();
     let vectors: &'static [Tier] = vectors.leak();

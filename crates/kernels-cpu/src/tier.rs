@@ -1,10 +1,9 @@
-//! Which instruction sets the kernels may use, found out at run time.
+//! Tiers: the instruction sets that kernels are written for, detected at run time.
 //!
-//! A [`Tier`] above scalar carries a token that only detection can make, so a
-//! kernel that holds the token may call code compiled for that instruction set.
-//! The tiers above AVX2 contain it: a kernel that has no form for them asks
-//! [`Tier::avx2`] and runs its AVX2 form. What a tier with tiles does without them is
-//! [`Tier::vectors`].
+//! Every [`Tier`] except scalar carries a token that only detection can create. A kernel that holds
+//! the token may therefore call code compiled for its instruction set. A higher x86 tier also holds
+//! the tokens of the tiers below: a kernel without a form for it runs its AVX2 form by
+//! [`Tier::avx2`]. [`Tier::vectors`] is the tier for kernels that do not use matrix tiles.
 
 use std::fmt;
 use std::sync::LazyLock;
@@ -14,12 +13,12 @@ pub use arm::Neon;
 #[cfg(target_arch = "x86_64")]
 pub use x86::{AmxBf16, Avx2, Avx512, Avx512Bf16, AvxVnni};
 
-/// Proof that the processor has AVX2, which here has no values.
+/// Uninhabited on this architecture: there is no AVX2.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Avx2 {}
 
-/// Proof that the processor has AVX512-BF16, which here has no values.
+/// Uninhabited on this architecture: there is no AVX512-BF16.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Avx512Bf16 {}
@@ -34,37 +33,37 @@ mod x86 {
     pub struct Avx2(());
 
     impl Avx2 {
-        /// The token, if the processor and the operating system support the
-        /// instructions. The answer of the processor is cached by the standard library.
+        /// The token, if the processor and the operating system support the instructions. The standard library
+        /// caches the answer.
         pub fn detect() -> Option<Self> {
             (has!("avx2") && has!("fma") && has!("f16c")).then_some(Self(()))
         }
     }
 
-    /// Proof that the processor has AVX-VNNI, 8-bit dot products in registers of
-    /// 256 bits, and what [`Avx2`] proves.
+    /// Proof that the processor has AVX-VNNI (8-bit dot products in 256-bit registers) and everything that
+    /// [`Avx2`] proves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AvxVnni(Avx2);
 
     impl AvxVnni {
-        /// The token, found as [`Avx2::detect`] finds its own.
+        /// The token, if the processor and the operating system support the instructions.
         pub fn detect() -> Option<Self> {
             Avx2::detect().filter(|_| has!("avxvnni")).map(Self)
         }
 
-        /// The token of the set within this one.
+        /// The token of the instruction set that this one includes.
         pub const fn avx2(self) -> Avx2 {
             self.0
         }
     }
 
-    /// Proof that the processor has AVX-512 F, BW, DQ, VL and VNNI, 8-bit dot
-    /// products in registers of 512 bits, and what [`Avx2`] proves.
+    /// Proof that the processor has AVX-512 F, BW, DQ, VL and VNNI (8-bit dot products in 512-bit
+    /// registers) and everything that [`Avx2`] proves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Avx512(Avx2);
 
     impl Avx512 {
-        /// The token, found as [`Avx2::detect`] finds its own.
+        /// The token, if the processor and the operating system support the instructions.
         pub fn detect() -> Option<Self> {
             let has_all = has!("avx512f")
                 && has!("avx512bw")
@@ -74,37 +73,37 @@ mod x86 {
             Avx2::detect().filter(|_| has_all).map(Self)
         }
 
-        /// The token of the set within this one.
+        /// The token of the instruction set that this one includes.
         pub const fn avx2(self) -> Avx2 {
             self.0
         }
     }
 
-    /// Proof that the processor converts to BF16 in registers of 512 bits, and what
-    /// [`Avx512`] proves.
+    /// Proof that the processor has AVX512-BF16 (conversion to BF16 in 512-bit registers) and everything
+    /// that [`Avx512`] proves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Avx512Bf16(Avx512);
 
     impl Avx512Bf16 {
-        /// The token, found as [`Avx2::detect`] finds its own.
+        /// The token, if the processor and the operating system support the instructions.
         pub fn detect() -> Option<Self> {
             Avx512::detect().filter(|_| has!("avx512bf16")).map(Self)
         }
 
-        /// The token of the set within this one.
+        /// The token of the instruction set that this one includes.
         pub const fn avx512(self) -> Avx512 {
             self.0
         }
     }
 
-    /// Proof that the processor has the tiles of AMX and their products of BF16, that the
-    /// system keeps them for this process, and what [`Avx512Bf16`] proves.
+    /// Proof that the processor has AMX-TILE and AMX-BF16, that the operating system permits them to this
+    /// process, and of everything that [`Avx512Bf16`] proves.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct AmxBf16(Avx512Bf16);
 
     impl AmxBf16 {
-        /// The token. The first call asks the processor and then the system, which gives
-        /// the permission to the whole process.
+        /// The token, if the processor supports the instructions and the operating system permits them. The
+        /// first call requests the permission, which holds for the whole process.
         pub fn detect() -> Option<Self> {
             static HAS: LazyLock<bool> = LazyLock::new(|| {
                 let [tile, _, bf16] = crate::features::amx();
@@ -113,14 +112,14 @@ mod x86 {
             Avx512Bf16::detect().filter(|_| *HAS).map(Self)
         }
 
-        /// The token of the set within this one.
+        /// The token of the instruction set that this one includes.
         pub const fn bf16(self) -> Avx512Bf16 {
             self.0
         }
     }
 
-    /// Asks Linux to keep the contents of tiles for this process, whose threads may use them
-    /// from then on (Documentation/arch/x86/xstate.rst in the source of Linux).
+    /// Requests permission for tile data from Linux. Afterwards all threads of the process may use tiles
+    /// (Documentation/arch/x86/xstate.rst in the kernel's source).
     #[cfg(target_os = "linux")]
     fn permit_tiles() -> bool {
         const SYS_ARCH_PRCTL: usize = 158;
@@ -143,7 +142,7 @@ mod x86 {
         result == 0
     }
 
-    /// How other systems permit tiles is not known here.
+    /// Tiles are used on Linux only.
     #[cfg(not(target_os = "linux"))]
     fn permit_tiles() -> bool {
         false
@@ -159,27 +158,26 @@ mod arm {
     pub struct Neon(());
 
     impl Neon {
-        /// The token, if the processor and the operating system support the
-        /// instructions. The answer of the processor is cached by the standard library.
+        /// The token, if the processor and the operating system support the instructions. The standard library
+        /// caches the answer.
         pub fn detect() -> Option<Self> {
             (has!("neon") && has!("dotprod")).then_some(Self(()))
         }
     }
 }
 
-/// In what rows of activations are multiplied with packed weights.
+/// The arithmetic in which activation rows are multiplied with packed weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PackedArithmetic {
-    /// Activations of 8 bits with a scale per 16, exact sums of 16 columns:
+    /// 8-bit activations with one scale per 16 columns, exact integer sums over 16 columns:
     /// [`matmul_packed`](crate::matmul_packed).
     Int8,
-    /// Activations and weights rounded to BF16, sums in F32:
-    /// [`matmul_bf16`](crate::matmul_bf16).
+    /// Activations and weights rounded to BF16, sums in F32: [`matmul_bf16`](crate::matmul_bf16).
     Bf16,
 }
 
-/// The products of BF16 tiles in plain Rust, with the bits of AMX, for any processor: a tier
-/// for tests and proofs. Everything else runs as on the best tier without tiles.
+/// BF16 tile products in plain Rust with the bits of AMX, so that tests run on any processor. All other
+/// kernels run as on the best tier without tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SoftwareTiles {
     vectors: &'static Tier,
@@ -196,19 +194,19 @@ impl SoftwareTiles {
         Self { vectors: &VECTORS, bf16 }
     }
 
-    /// Software tiles on one of the tiers of the processor.
+    /// Software tiles, with all other kernels on tier `vectors`.
     #[cfg(test)]
     pub(crate) fn on(vectors: &'static Tier) -> Self {
         Self { vectors, bf16: None }
     }
 
-    /// The tier of what has no tiles.
+    /// The tier of the kernels that do not use tiles.
     pub const fn vectors(self) -> Tier {
         *self.vectors
     }
 }
 
-/// A set of instructions that kernels are written for.
+/// An instruction set that kernels are written for.
 ///
 /// ```
 /// use realizar_kernels_cpu::Tier;
@@ -231,15 +229,14 @@ pub enum Tier {
     /// AVX-512 with the 8-bit dot products of VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512(Avx512),
-    /// AVX-512 with the BF16 tiles of AMX, on which prompts are computed.
+    /// AVX-512 with the BF16 tiles of AMX, which multiply prefill rows.
     #[cfg(target_arch = "x86_64")]
     AmxBf16(AmxBf16),
-    /// NEON with 8-bit dot products. Products with packed weights use them; the other
-    /// kernels are plain Rust, for which the compiler uses NEON.
+    /// NEON with 8-bit dot products, which products with packed weights use. The other kernels are plain
+    /// Rust that the compiler vectorizes.
     #[cfg(target_arch = "aarch64")]
     Neon(Neon),
-    /// The arithmetic of [`PackedArithmetic::Bf16`] on any processor, with tiles in plain
-    /// Rust. Slow, and never what [`Tier::detect`] gives.
+    /// [`PackedArithmetic::Bf16`] in plain Rust, on any processor. [`Tier::detect`] never returns it.
     AmxBf16Software(SoftwareTiles),
 }
 
@@ -249,12 +246,12 @@ impl Tier {
         Self::available().last().unwrap_or(Self::Scalar)
     }
 
-    /// The tier of software tiles, which every processor runs.
+    /// The tier of software tiles.
     pub fn software_tiles() -> Self {
         Self::AmxBf16Software(SoftwareTiles::new())
     }
 
-    /// The tiers of this processor's instructions, slowest first.
+    /// The tiers that this processor supports in hardware, slowest first.
     pub fn available() -> impl Iterator<Item = Self> {
         #[cfg(target_arch = "x86_64")]
         let vectors = [
@@ -270,18 +267,18 @@ impl Tier {
         std::iter::once(Self::Scalar).chain(vectors.into_iter().flatten())
     }
 
-    /// The tiers that can be requested by name: those of the instructions, slowest first,
-    /// then that of software tiles.
+    /// The tiers that can be requested by name: the [available](Self::available) ones, then software
+    /// tiles.
     pub fn selectable() -> impl Iterator<Item = Self> {
         Self::available().chain([Self::software_tiles()])
     }
 
-    /// The tier of that name, in any case, if it can be requested here.
+    /// The [selectable](Self::selectable) tier of this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::selectable().find(|tier| tier.name().eq_ignore_ascii_case(name))
     }
 
-    /// The name people know, such as `avx2`.
+    /// The tier's name, such as `avx2`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Scalar => "scalar",
@@ -299,9 +296,9 @@ impl Tier {
         }
     }
 
-    /// In what prefill rows meet packed weights on this tier, and float weights by default.
-    /// Decode rows have [`PackedArithmetic::Int8`] on every tier, and so the same bits; so have
-    /// rows in [two planes](crate::QuantizedRows::quantize_in_planes).
+    /// The arithmetic of prefill rows with packed weights, and by default with float weights. Decode rows,
+    /// and rows in [two planes](crate::QuantizedRows::quantize_in_planes), always take
+    /// [`PackedArithmetic::Int8`], and so have the same bits on every tier.
     pub const fn prompt_arithmetic(self) -> PackedArithmetic {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -311,7 +308,7 @@ impl Tier {
         }
     }
 
-    /// The tier of the kernels that have no form for tiles: this one, or the one within it.
+    /// The tier for kernels that do not use tiles: this one, or the one that it includes.
     pub const fn vectors(self) -> Self {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -321,7 +318,7 @@ impl Tier {
         }
     }
 
-    /// The token of AVX2, which every tier above it holds too.
+    /// The token of AVX2, if the tier includes it.
     pub const fn avx2(self) -> Option<Avx2> {
         match self.vectors() {
             #[cfg(target_arch = "x86_64")]
@@ -334,7 +331,7 @@ impl Tier {
         }
     }
 
-    /// The token of AVX512-BF16, which the tiers with tiles hold where the processor has it.
+    /// The token of AVX512-BF16, if the tier includes it.
     pub(crate) const fn avx512_bf16(self) -> Option<Avx512Bf16> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -344,7 +341,7 @@ impl Tier {
         }
     }
 
-    /// The token of AVX-512, which every tier above it holds too.
+    /// The token of AVX-512, if the tier includes it.
     #[cfg(target_arch = "x86_64")]
     pub const fn avx512(self) -> Option<Avx512> {
         match self.vectors() {

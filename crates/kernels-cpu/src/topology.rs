@@ -1,8 +1,8 @@
-//! What the machine is made of, as far as Linux tells: cores and their hardware
-//! threads, caches, memory nodes, the container's limit and huge pages.
+//! The machine's topology as Linux reports it: cores and their hardware threads, caches, NUMA nodes,
+//! the container's CPU limit, huge pages.
 //!
-//! Elsewhere only the number of hardware threads is known. Nothing here is on the path
-//! of a step; every function queries the system afresh.
+//! On other systems only the number of hardware threads is known. Every function queries the system
+//! anew; none is called during a step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,24 +13,24 @@ const CPUS: &str = "/sys/devices/system/cpu";
 const NODES: &str = "/sys/devices/system/node";
 const HUGE_PAGES: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
 
-/// When the system backs ordinary memory by huge pages.
+/// The mode of transparent huge pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HugePages {
-    /// Wherever memory is large enough.
+    /// For any sufficiently large region.
     Always,
-    /// For memory that asks for it.
+    /// For regions that request it (`madvise`).
     OnRequest,
     /// Never.
     Never,
 }
 
 impl HugePages {
-    /// Whether memory that asks for huge pages gets them.
+    /// Whether a region that requests huge pages gets them.
     pub fn on_request(self) -> bool {
         self != Self::Never
     }
 
-    /// The system's word for it.
+    /// The kernel's name for the mode.
     pub fn name(self) -> &'static str {
         match self {
             Self::Always => "always",
@@ -39,7 +39,7 @@ impl HugePages {
         }
     }
 
-    /// From the system's file, where the mode in use stands in brackets.
+    /// Parses the kernel's file, which brackets the active mode.
     fn parse(text: &str) -> Option<Self> {
         let (_, rest) = text.split_once('[')?;
         let (word, _) = rest.split_once(']')?;
@@ -47,53 +47,53 @@ impl HugePages {
     }
 }
 
-/// The system's mode of huge pages; `None` where there are none.
+/// The active mode of transparent huge pages; `None` if the system has none.
 pub fn huge_pages() -> Option<HugePages> {
     HugePages::parse(&fs::read_to_string(HUGE_PAGES).ok()?)
 }
 
-/// A cache of the first processor this process may run on.
+/// A cache of the first hardware thread that this process may run on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cache {
-    /// 1 is next to the core.
+    /// Cache level; 1 is the closest to the core.
     pub level: usize,
     /// `Data`, `Instruction` or `Unified`.
     pub kind: String,
-    /// Bytes of one such cache.
+    /// Size in bytes.
     pub n_bytes: usize,
-    /// Hardware threads that share it.
+    /// Number of hardware threads that share it.
     pub n_sharing: usize,
 }
 
-/// The processors and the memory that are near one another.
+/// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Node {
-    /// The system's number of the node.
+    /// The kernel's number of the node.
     pub id: u32,
-    /// The hardware threads of the node, allowed or not.
+    /// The node's hardware threads, including those outside the affinity mask.
     pub cpus: Vec<u32>,
-    /// Its memory in bytes.
+    /// The node's memory in bytes.
     pub n_bytes: Option<usize>,
 }
 
-/// What this process may use of the machine.
+/// The part of the machine that this process may use.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Topology {
-    /// Hardware threads of the machine.
+    /// Number of hardware threads of the machine.
     pub n_machine: usize,
-    /// Hardware threads in this process's affinity mask, by core: each list is one
-    /// core, which may be of any kind. Empty where the system does not tell.
+    /// Hardware threads in the process's affinity mask, one list per core. Empty if the system does not
+    /// report them.
     pub cores: Vec<Vec<u32>>,
-    /// The container's limit, in processors.
+    /// The CPU limit of the process's control groups, in hardware threads.
     pub cpu_limit: Option<f64>,
-    /// The caches of a core, as the system lists them.
+    /// The caches of one core, in the kernel's order.
     pub caches: Vec<Cache>,
-    /// The nodes of memory; empty where the system does not tell.
+    /// The NUMA nodes; empty if the system does not report them.
     pub nodes: Vec<Node>,
 }
 
 impl Topology {
-    /// Reads the system.
+    /// Queries the system.
     pub fn detect() -> Self {
         let cores = allowed_cores().unwrap_or_default();
         let caches = cores.first().map(|core| caches(core[0])).unwrap_or_default();
@@ -103,16 +103,16 @@ impl Topology {
     }
 }
 
-/// The number of threads that a team has by default: the physical cores that this
-/// process may use, of whatever kind they are, within its container's limit.
+/// The default number of threads of a team: the number of physical cores that this process may use,
+/// performance and efficiency cores alike, at most the container's CPU limit.
 pub fn default_threads() -> usize {
     // The standard library knows the affinity mask and the limit of the container.
     let n_logical = thread::available_parallelism().map_or(1, usize::from);
     allowed_cores().map_or(n_logical, |cores| n_logical.min(cores.len())).max(1)
 }
 
-/// The hardware thread for each of `n_threads` threads: first one of each core in order
-/// of their numbers, then the further ones of the cores, and around again.
+/// Assigns hardware threads to `n_threads` threads: the first one of each core, then the second ones,
+/// and so on, and from the beginning again when none is left.
 pub(crate) fn spread(cores: &[Vec<u32>], n_threads: usize) -> Vec<u32> {
     let deepest = cores.iter().map(Vec::len).max().unwrap_or(0);
     let cpus: Vec<u32> = (0..deepest)
@@ -121,7 +121,7 @@ pub(crate) fn spread(cores: &[Vec<u32>], n_threads: usize) -> Vec<u32> {
     cpus.iter().copied().cycle().take(n_threads).collect()
 }
 
-/// Keeps the calling thread on a hardware thread, if the system lets it.
+/// Pins the calling thread to a hardware thread, if the system permits it.
 #[cfg(target_os = "linux")]
 pub(crate) fn stay_on(cpu: u32) {
     use rustix::thread::{CpuSet, sched_setaffinity};
@@ -129,16 +129,16 @@ pub(crate) fn stay_on(cpu: u32) {
     if cpu < CpuSet::MAX_CPU {
         let mut set = CpuSet::new();
         set.set(cpu);
-        // A refusal leaves the thread where the system puts it.
+        // If the system refuses, the thread stays unpinned.
         let _ = sched_setaffinity(None, &set);
     }
 }
 
-/// Keeps the calling thread on a hardware thread, if the system lets it.
+/// Pins the calling thread to a hardware thread, if the system permits it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn stay_on(_cpu: u32) {}
 
-/// The hardware threads in this process's affinity mask, by core.
+/// The hardware threads in the process's affinity mask, one list per core.
 pub(crate) fn allowed_cores() -> Option<Vec<Vec<u32>>> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
@@ -158,7 +158,7 @@ fn read_list(path: &str) -> Option<Vec<u32>> {
     parse_cpu_list(&read(path)?)
 }
 
-/// The numbers of a list such as `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
     let mut cpus = Vec::new();
     for part in list.split(',') {
@@ -168,7 +168,7 @@ fn parse_cpu_list(list: &str) -> Option<Vec<u32>> {
     Some(cpus)
 }
 
-/// Bytes of a size such as `512K`.
+/// Parses a size such as `512K` to bytes.
 fn parse_size(text: &str) -> Option<usize> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match &text[digits.len()..] {
@@ -197,7 +197,7 @@ fn caches(cpu: u32) -> Vec<Cache> {
 fn nodes() -> Vec<Node> {
     let ids = read_list(&format!("{NODES}/online")).unwrap_or_default();
     let node = |id: u32| {
-        // A node may have memory alone.
+        // A node may have memory and no processors.
         let cpus = read_list(&format!("{NODES}/node{id}/cpulist")).unwrap_or_default();
         let info = read(format!("{NODES}/node{id}/meminfo"));
         Node { id, cpus, n_bytes: info.as_deref().and_then(node_memory) }
@@ -205,13 +205,13 @@ fn nodes() -> Vec<Node> {
     ids.into_iter().map(node).collect()
 }
 
-/// From a line such as `Node 0 MemTotal: 1024 kB`.
+/// Parses a line such as `Node 0 MemTotal: 1024 kB` to bytes.
 fn node_memory(info: &str) -> Option<usize> {
     let rest = info.lines().find_map(|line| line.split_once("MemTotal:"))?.1;
     rest.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
 }
 
-/// The smallest limit of this process's control groups, in processors.
+/// The smallest CPU limit among the process's control group and its ancestors.
 fn cpu_limit() -> Option<f64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let limits = groups.lines().filter_map(|line| {
@@ -237,7 +237,7 @@ fn cpu_limit() -> Option<f64> {
     limits.reduce(f64::min)
 }
 
-/// Processors from a quota and a period, such as `150000 100000`; `None` for no limit.
+/// Parses a quota and a period, such as `150000 100000`, to hardware threads; `None` for no limit.
 fn quota(text: &str) -> Option<f64> {
     let (quota, period) = text.split_once(' ')?;
     let (quota, period): (f64, f64) = (quota.parse().ok()?, period.trim().parse().ok()?);

@@ -1,5 +1,5 @@
-//! The meaning of every weight type's bytes, against an independent implementation:
-//! `blocks.bin` is written by `make_blocks.py` beside it.
+//! Dequantization of every weight type, compared with an independent implementation: `make_blocks.py`
+//! wrote `blocks.bin`.
 
 use realizar_kernels_cpu::{
     Epilogue, MatrixRef, PanelScratch, Rows, RowsMut, Team, Tier, matmul_f32,

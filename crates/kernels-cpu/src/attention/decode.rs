@@ -1,10 +1,9 @@
-//! Attention of decode rows: one row against all keys and values it sees.
+//! Attention of decode rows: one query row against all keys and values that it sees.
 //!
-//! Keys and values are read in the type they are stored in, once for all query heads
-//! that share them. What a row sees is cut at multiples of [`SPLIT_LEN`] of the absolute
-//! position. A split has its own softmax, and the splits' results are merged in order,
-//! so any number of threads gives the same bits, and a model with few heads has work
-//! for all of them.
+//! Keys and values are read in their stored type, once for all query heads that share them. The
+//! positions are cut into splits at absolute multiples of [`SPLIT_LEN`]. Each split has its own softmax,
+//! and the results of the splits are merged in order. So all threads have work even if a model has few
+//! heads, and the bits do not depend on the number of threads.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -17,38 +16,39 @@ use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch};
 use crate::{KvGeometry, PerThread, Rows, RowsMut, Team, Tier};
 
-/// Positions of a split.
+/// Positions per split.
 const SPLIT_LEN: usize = 256;
 
-/// Scores of a query head in a split, and room for a tile of keys past the end.
+/// Scores of a query head in a split, with padding for a tile of keys past the end.
 pub(super) const SCORES_LEN: usize = SPLIT_LEN + 16;
 
-/// Rows whose splits are handed out in one parallel loop.
+/// Number of rows whose splits are computed in one parallel loop.
 const WAVE_LEN: usize = 64;
 
-/// Splits of all KV heads that have room at least, so that short rows share a loop.
+/// Minimum number of splits, over all KV heads, that the scratch has room for, so that rows with short
+/// contexts share a loop.
 const MIN_SPLITS: usize = 256;
 
-/// Multiply-adds below which one thread computes a wave.
+/// Number of multiply-adds below which one thread computes a wave.
 const SERIAL_WORK: usize = 64 * 1024;
 
-/// Elements of a head and of its part of a result, in whole vectors.
+/// Elements of a head, rounded up to whole vectors.
 pub(super) const fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(8)
 }
 
-/// Elements of one head's result of a split: maximum, sum, then the weighted values from
-/// element 8.
+/// Elements of one head's result in a split: the maximum, the sum, and from element 8 on the weighted
+/// values.
 pub(super) const fn result_len(head_dim: usize) -> usize {
     8 + padded(head_dim)
 }
 
-/// Splits that a range of positions meets.
+/// The splits that overlap a range of positions.
 fn splits_of(seen: &Range<usize>) -> Range<usize> {
     seen.start / SPLIT_LEN..seen.end.div_ceil(SPLIT_LEN)
 }
 
-/// What all threads share in a parallel loop.
+/// Memory that all threads share in a parallel loop.
 #[derive(Debug)]
 pub(super) struct Shared {
     results: Vec<f32>,    // [splits, group, result_len]
@@ -56,7 +56,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// For rows that see up to `max_kv_len` positions.
+    /// Allocates for rows that see up to `max_kv_len` positions.
     pub(super) fn new(
         max_head_dim: usize,
         max_group: usize,
@@ -72,14 +72,14 @@ impl Shared {
         }
     }
 
-    /// Splits of all KV heads that there is room for.
+    /// Number of splits, over all KV heads, that there is room for.
     fn capacity(&self, params: &AttnParams<'_>) -> usize {
         let group = params.n_heads / params.n_kv_heads;
         self.results.len() / (group * result_len(params.head_dim)) / params.n_kv_heads
     }
 }
 
-/// Memory of one thread for a split.
+/// One thread's memory for a split.
 #[derive(Debug)]
 pub(super) struct Split {
     q: Vec<f32>,        // [group, padded], scaled
@@ -97,7 +97,7 @@ impl Split {
     }
 }
 
-/// The start of memory that tasks use in disjoint places.
+/// Start of the memory for results, which tasks access at disjoint places.
 struct Results(*mut f32);
 
 // SAFETY: the pointer is used through `slice` and `read` alone, whose callers promise
@@ -128,11 +128,11 @@ struct WaveRow {
     seq: usize,
     row: usize,
     seen: Range<usize>,
-    /// Splits of one KV head in the wave before this row's.
+    /// Number of splits per KV head that precede this row's splits in the wave.
     first: usize,
 }
 
-/// The operation, as [`super::attention`] has it.
+/// The arguments of [`super::attention`].
 #[derive(Clone, Copy)]
 pub(super) struct Decode<'a> {
     pub(super) team: &'a Team,
@@ -146,7 +146,7 @@ pub(super) struct Decode<'a> {
 }
 
 impl Decode<'_> {
-    /// Computes the rows of all generated sequences.
+    /// Computes all decode rows.
     pub(super) fn run(&self, shared: &mut Shared, out: &RowsMut<'_>) {
         let capacity = shared.capacity(self.params);
         let mut wave: [WaveRow; WAVE_LEN] = std::array::from_fn(|_| WaveRow::default());
@@ -195,14 +195,14 @@ impl Decode<'_> {
         }
     }
 
-    /// Where the results of a split of a wave begin, and their length.
+    /// Start and length of the results of a split of a wave.
     fn place(&self, split: usize, kv_head: usize) -> (usize, usize) {
         let group = self.params.n_heads / self.params.n_kv_heads;
         let len = group * result_len(self.params.head_dim);
         ((split * self.params.n_kv_heads + kv_head) * len, len)
     }
 
-    /// The softmax of one split, numbered within the wave.
+    /// Computes one split; `split` is its number within the wave.
     fn run_split(
         &self,
         row: &WaveRow,
@@ -233,7 +233,7 @@ impl Decode<'_> {
             let end = (*start).max(start.wrapping_add_signed(v_offset)) + self.geo.head_bytes();
             assert!(end <= self.memory.len(), "a head in the memory");
         }
-        // A tile of keys past the end computes with the last one.
+        // Keys past the end repeat the last one.
         let last = starts[keys.len() - 1];
         starts[keys.len()..].fill(last);
 
@@ -274,7 +274,7 @@ impl Decode<'_> {
             unsafe { out.tile(row.row..row.row + 1, kv_head * width..(kv_head + 1) * width) };
         let (start, len) = self.place(row.first, kv_head);
         let n_splits = splits_of(&row.seen).len();
-        // From one split of this KV head to the next.
+        // Elements from one split of this KV head to the next.
         let stride = len * self.params.n_kv_heads;
         let sinks = self.params.sinks.map(|sinks| &sinks[kv_head * group..][..group]);
         // SAFETY: all splits of the row are done, and nobody writes their results before the
@@ -286,7 +286,7 @@ impl Decode<'_> {
     }
 }
 
-/// The splits of one row and KV head become its result.
+/// Merges the splits of one row and KV head.
 struct Merge<'a, F> {
     head_dim: usize,
     n_splits: usize,
@@ -312,7 +312,7 @@ impl<'r, F: Fn(usize) -> &'r [f32]> Kernel for Merge<'_, F> {
             out.fill(0.0);
             for i in 0..self.n_splits {
                 let head = head(i);
-                // A split of nothing but minus infinity has no weight.
+                // A split whose scores are all minus infinity has no weight.
                 let empty = head[0] == f32::NEG_INFINITY;
                 let factor = if empty { 0.0 } else { exp2_of(l, head[0] - max) };
                 sum = head[1].mul_add(factor, sum);

@@ -1,18 +1,17 @@
-//! The types of stored keys and values as vectors of eight: one head of one position
-//! is read in its own type, without a copy in f32.
+//! Loads of stored keys and values: each type converts to vectors of f32 as it is read.
 
 use crate::lanes::Lanes;
 
-/// Eight values of a stored head.
+/// An element type of KV memory.
 pub(super) trait Element: Copy {
-    /// Values `8 * i..8 * i + 8`.
+    /// Loads values `8 * i..8 * i + 8`.
     ///
     /// # Safety
     /// `head` is the start of a stored head that has these values.
     unsafe fn load<L: Lanes>(l: L, head: *const u8, i: usize) -> L::V;
 
-    /// Vector `i` of eight values of each of two heads, or of one and the same from two places,
-    /// as the halves of sixteen lanes.
+    /// Loads vector `i[0]` of the first head and vector `i[1]` of the second, eight values each, as the
+    /// halves of sixteen lanes. The heads may be the same.
     ///
     /// # Safety
     /// Both are starts of stored heads that have these values.
@@ -22,14 +21,14 @@ pub(super) trait Element: Copy {
         unsafe { l.join([Self::load(l, heads[0], i[0]), Self::load(l, heads[1], i[1])]) }
     }
 
-    /// Values `8 * i..8 * i + n`, where `n` is below 8, and zeros.
+    /// Loads values `8 * i..8 * i + n`, where `n` is below 8, and fills up with zeros.
     ///
     /// # Safety
     /// `head` is the start of a stored head that has these values.
     unsafe fn load_tail<L: Lanes>(l: L, head: *const u8, i: usize, n: usize) -> L::V;
 }
 
-/// An element of this many bytes that stands for itself.
+/// Implements [`Element`] for a float type with this many bytes.
 macro_rules! float {
     (
         $name:ident, $bytes:literal, $l:ident, $eight:ident => $load:expr,
@@ -72,7 +71,7 @@ macro_rules! float {
     };
 }
 
-/// Eight values from little-endian bytes.
+/// Loads eight values from little-endian bytes.
 #[inline(always)]
 fn floats<L: Lanes>(l: L, bytes: &[u8; 32]) -> L::V {
     let mut x = [0.0; 8];
@@ -92,7 +91,7 @@ float!(F8, 1, l, bytes => l.widen_e4m3(bytes), a, b => {
     l.join([l.widen_e4m3(a), l.widen_e4m3(b)])
 });
 
-/// The scale at the start of a block.
+/// Loads the scale at the start of a block.
 ///
 /// # Safety
 /// Two bytes can be read.
@@ -128,8 +127,8 @@ impl Element for Q8_0 {
     }
 }
 
-/// Blocks of `realizar_quant::BlockQ4_0`: the scale, then 16 bytes with values 0 to 15
-/// in their low nibbles and 16 to 31 in the high ones.
+/// Blocks of `realizar_quant::BlockQ4_0`: the scale, then 16 bytes with values 0 to 15 in the low
+/// nibbles and 16 to 31 in the high ones.
 #[derive(Clone, Copy)]
 pub(super) struct Q4_0;
 

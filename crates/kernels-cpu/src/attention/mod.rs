@@ -1,11 +1,11 @@
 //! Causal attention of a ragged batch over paged KV memory.
 //!
-//! The softmax is streamed (arXiv:1805.02867). Prefill rows meet tiles of keys in
-//! blocks, in F32 (`prefill.rs`) or on a matrix unit's tiles of BF16 (`tiles.rs`); generated
-//! rows meet splits of their context one by one (`decode.rs`). Tiles and splits are cut at multiples of a constant of the absolute
-//! position. What a row and head computes depends on that row, its role, its position
-//! and the keys and values it sees: how a prompt is chunked, what else is in the batch
-//! and how many threads run never shows.
+//! The softmax is streamed (arXiv:1805.02867). Prefill rows are computed in blocks against tiles of
+//! keys, in F32 (`prefill.rs`) or on BF16 matrix tiles (`tiles.rs`). Decode rows are computed one by one
+//! against splits of their context (`decode.rs`). Tiles and splits are cut at multiples of constants of
+//! the absolute position. The result of a row and head depends on the row, its kind (prefill or
+//! decode), its position, and the keys and values that it sees. It depends neither on the chunking of
+//! the prompt, nor on the rest of the batch, nor on the number of threads.
 
 mod decode;
 mod element;
@@ -24,65 +24,66 @@ use crate::kv::Part;
 use crate::tiles::Tiles;
 use crate::{KvGeometry, PackedArithmetic, PerThread, Rows, RowsMut, Team, Tier};
 
-/// What a model's attention layer computes.
+/// Parameters of an attention layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AttnParams<'a> {
-    /// Query heads.
+    /// Number of query heads.
     pub n_heads: usize,
-    /// Heads of keys and values; each serves `n_heads / n_kv_heads` query heads.
+    /// Number of key-value heads; each serves `n_heads / n_kv_heads` query heads.
     pub n_kv_heads: usize,
     /// Elements of a head.
     pub head_dim: usize,
-    /// Factor of the scores, often `1 / sqrt(head_dim)`.
+    /// Factor of the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)`.
+    /// Soft cap of the scores: `cap * tanh(score / cap)`.
     pub softcap: Option<f32>,
-    /// Position `p` sees only positions above `p - window`.
+    /// Sliding window: position `p` sees only positions above `p - window`.
     pub window: Option<usize>,
-    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    /// Whether the window does not slide: positions are cut into chunks of `window`, and a position sees
+    /// those of its chunk up to itself.
     pub chunked: bool,
-    /// A logit of each query head that takes part in the softmax as the score of a key
-    /// would, and adds no value. It is neither scaled nor capped (arXiv:2508.10925).
+    /// Attention sinks: a logit per query head that counts in the softmax as the score of a key without a
+    /// value. Sinks are neither scaled nor capped (arXiv:2508.10925).
     pub sinks: Option<&'a [f32]>, // [n_heads]
-    /// The slopes of ALiBi: what a key's distance before the query is multiplied by and taken off its score, after
-    /// scale and cap (arXiv:2108.12409).
+    /// Slopes of ALiBi (arXiv:2108.12409): after scale and cap, a score is reduced by the slope times the
+    /// distance between query and key.
     pub alibi: Option<&'a [f32]>, // [n_heads]
 }
 
 /// One sequence of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AttnSeq<'a> {
-    /// Its rows in the batch, of consecutive positions.
+    /// The sequence's rows in the batch, of consecutive positions.
     pub rows: Range<usize>,
-    /// The position of the first of these rows.
+    /// Position of the first row.
     pub first_pos: usize,
-    /// The pages of its keys and values: `pages[i]` holds `page_len` positions from
-    /// `(first_page + i) * page_len`.
+    /// Pages of keys and values: `pages[i]` holds the `page_len` positions from
+    /// `(first_page + i) * page_len` on.
     pub pages: &'a [u32],
-    /// Pages that were dropped before the first of `pages`.
+    /// Number of pages that were released before the first of `pages`.
     pub first_page: usize,
-    /// One past the last position that each row sees, in ascending order, if some see rows behind
-    /// them. Otherwise a row sees up to its own position, as decode rows always do.
+    /// The end of the positions that each row sees, ascending, if some rows see later rows. `None`: each
+    /// row sees up to its own position. Always `None` for decode rows.
     pub reaches: Option<&'a [u32]>, // [rows.len()]
-    /// Whether its rows are generated tokens. They are computed in an order of their
-    /// own, so their bits differ from those of a prompt's rows.
+    /// Whether the rows are decode rows. Decode rows sum in another order than prefill rows, so their bits
+    /// differ.
     pub generated: bool,
 }
 
-/// The largest layers and contexts that an [`AttnScratch`] is for.
+/// Maximum sizes for an [`AttnScratch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttnLimits {
     /// Elements of a head.
     pub head_dim: usize,
-    /// Query heads that share a KV head.
+    /// Query heads per KV head.
     pub group: usize,
-    /// Heads of keys and values.
+    /// Number of key-value heads.
     pub n_kv_heads: usize,
-    /// Positions that a row sees.
+    /// Number of positions that a row sees.
     pub kv_len: usize,
 }
 
-/// Memory for [`attention`], made once and used for every call.
+/// Scratch memory of [`attention`], reused by all calls.
 #[derive(Debug)]
 pub struct AttnScratch {
     blocks: PerThread<prefill::Block>,
@@ -93,7 +94,7 @@ pub struct AttnScratch {
 }
 
 impl AttnScratch {
-    /// Scratch for a team of `n_threads` and for layers of at most these sizes.
+    /// Allocates for a team of `n_threads` and layers of at most these sizes.
     pub fn new(n_threads: usize, limits: AttnLimits) -> Self {
         let AttnLimits { head_dim, group, n_kv_heads, kv_len } = limits;
         Self {
@@ -105,8 +106,8 @@ impl AttnScratch {
         }
     }
 
-    /// The same with what a tier needs of it beyond that: memory for blocks of prompts on
-    /// tiles, where it computes those in [`PackedArithmetic::Bf16`].
+    /// Adds the memory for prefill rows on tiles, if the tier computes them in
+    /// [`PackedArithmetic::Bf16`].
     pub fn for_tier(mut self, tier: Tier) -> Self {
         if tier.prompt_arithmetic() == PackedArithmetic::Bf16 {
             let AttnLimits { head_dim, group, .. } = self.limits;
@@ -117,9 +118,9 @@ impl AttnScratch {
     }
 }
 
-/// `out = softmax(scale * q kᵀ) v` for every row and head, each row over what it
-/// sees of its own sequence and, where there is one, its head's sink. Keys and values of the batch's own rows have to be in
-/// the memory already. Rows of no sequence are left as they are.
+/// Computes `out = softmax(scale * q kᵀ) v` for every row and head, over the positions that the row sees
+/// in its sequence, and the head's sink if there is one. The keys and values of the batch's own rows
+/// must be stored already. Rows of no sequence are left unchanged.
 ///
 /// # Panics
 /// If the shapes disagree, sequences share rows, a page is missing or outside the
@@ -139,7 +140,7 @@ pub fn attention(
 ) {
     assert_fits(team, params, geo, memory, &q, seqs, scratch, &out);
     if seqs.iter().any(|seq| seq.generated && !seq.rows.is_empty()) {
-        // The lock waits only where two calls share a scratch.
+        // Waits only if another call uses the same scratch.
         let mut shared = scratch.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let splits = &scratch.splits;
         let decode = decode::Decode { team, tier, params, geo, memory, q, seqs, splits };
@@ -147,7 +148,7 @@ pub fn attention(
     }
     let prompts = Prompts { team, tier, params, geo, memory, q, seqs };
     match tier {
-        // Keys and values of F32 were requested with products of F32.
+        // F32 keys and values are not rounded to BF16.
         _ if geo.ty() == BlockType::F32 => prompts.run(scratch, &out),
         #[cfg(target_arch = "x86_64")]
         Tier::AmxBf16(tiles) => prompts.run_on_tiles(tiles, scratch, &out),
@@ -168,7 +169,7 @@ struct Prompts<'a> {
 }
 
 impl Prompts<'_> {
-    /// In F32, or with the products of F32 that a tier without tiles has.
+    /// Runs in F32.
     fn run(&self, scratch: &AttnScratch, out: &RowsMut<'_>) {
         let block_rows = prefill::block_rows(self.params.n_heads / self.params.n_kv_heads);
         self.for_each_block(block_rows, out, &|task, q, tile, thread| {
@@ -176,13 +177,13 @@ impl Prompts<'_> {
         });
     }
 
-    /// On tiles of BF16.
+    /// Runs on BF16 tiles.
     fn run_on_tiles(&self, tiles: impl Tiles, scratch: &AttnScratch, out: &RowsMut<'_>) {
         let blocks = scratch.tiles.as_ref().expect("the scratch is for the tier");
         let group = self.params.n_heads / self.params.n_kv_heads;
         let prompts = self.seqs.iter().filter(|seq| !seq.generated);
         let n_queries = prompts.map(|seq| seq.rows.len()).sum::<usize>() * group;
-        // A few tasks for each thread, of all KV heads together.
+        // Four tasks per thread, over all KV heads.
         let n_tasks = (4 * self.team.n_threads()).div_ceil(self.params.n_kv_heads);
         let block_rows = tiles::block_rows(group, n_queries, n_tasks);
         self.for_each_block(block_rows, out, &|task, q, tile, thread| {
@@ -210,7 +211,7 @@ impl Prompts<'_> {
                     block -= n_blocks(seq);
                     continue;
                 }
-                // The last rows see the most, so their blocks start first.
+                // The last rows see the most positions, so their blocks start first.
                 let first = seq.rows.start + (n_blocks(seq) - 1 - block) * block_rows;
                 let rows = first..seq.rows.end.min(first + block_rows);
                 let heads = kv_head * group..(kv_head + 1) * group;
@@ -297,7 +298,7 @@ fn seen(params: &AttnParams<'_>, seq: &AttnSeq<'_>, row: usize) -> Range<usize> 
     start..end
 }
 
-/// Where the key of a position begins in the memory.
+/// Byte offset in the memory of a position's key.
 fn kv_row(geo: &KvGeometry, seq: &AttnSeq<'_>, kv_head: usize, pos: usize) -> usize {
     let page = seq.pages[pos / geo.page_len() - seq.first_page] as usize;
     geo.start(Part::K, page, kv_head, pos % geo.page_len())

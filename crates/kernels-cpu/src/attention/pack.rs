@@ -1,7 +1,7 @@
-//! Queries, keys, weights and values as tiles of BF16.
+//! Packs queries, keys, weights and values to BF16 tiles.
 //!
-//! Queries and keys are split: the BF16 nearest to a value, and the nearest to what is left
-//! of it. Every function gives the same bytes on every tier.
+//! Queries and keys are split into two BF16: the one nearest to the value, and the one nearest to the
+//! rounding error. The bytes are the same on every tier.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -13,14 +13,14 @@ use crate::tiles::{STEP_LEN, SplitPair, Strip, TILE_LEN, TilePair, to_bf16, to_p
 #[cfg(target_arch = "x86_64")]
 use crate::tiles::{interleave, pairs_of, store, transpose};
 
-/// The two BF16 of a value, as floats.
+/// Splits a value into two BF16, as floats.
 #[inline(always)]
 fn split(x: f32) -> [f32; 2] {
     let high = f32::from_bits(u32::from(to_bf16(x)) << 16);
     [high, x - high]
 }
 
-/// Puts `scale * x` in row `row` of pairs of tiles, one for each 32 values.
+/// Packs `scale * x` to row `row` of tile pairs, one pair per 32 values.
 pub(super) fn split_row(tier: Tier, x: &[f32], scale: f32, row: usize, pairs: &mut [SplitPair]) {
     let (tile, row) = (row / TILE_LEN, row % TILE_LEN);
     for (x, [high, low]) in x.chunks(STEP_LEN).zip(pairs) {
@@ -53,7 +53,7 @@ fn split_words_avx512(x: &[f32; STEP_LEN], [high, low]: [&mut [u32; TILE_LEN]; 2
     store(lower, low);
 }
 
-/// Pairs of the upper halves of 32 values, and of the lower ones.
+/// The first BF16 of 32 values, in pairs, and their second BF16.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
@@ -69,7 +69,7 @@ fn split_vectors(x: &[f32; STEP_LEN]) -> [__m512i; 2] {
     [upper, pairs_of(a_low, b_low)]
 }
 
-/// Puts sixteen keys in tile `tile` of pairs of tiles, one for each 32 columns.
+/// Packs sixteen keys to tile `tile` of tile pairs, one pair per 32 columns.
 pub(super) fn split_keys(
     tier: Tier,
     keys: &[f32], // [TILE_LEN, padded head_dim]
@@ -91,7 +91,7 @@ pub(super) fn split_keys(
     }
 }
 
-/// Rows of words of a tile.
+/// The words of a tile, by row.
 type Words = [[u32; TILE_LEN]; TILE_LEN];
 
 fn split_rows(rows: &[&[f32; STEP_LEN]; TILE_LEN], [high, low]: [&mut Words; 2]) {
@@ -121,7 +121,7 @@ fn split_rows_avx512(rows: &[&[f32; STEP_LEN]; TILE_LEN], [high, low]: [&mut Wor
     }
 }
 
-/// Puts weights in row `row` of pairs of tiles.
+/// Packs weights to row `row` of tile pairs.
 pub(super) fn pack_row(tier: Tier, weights: &[f32], row: usize, pairs: &mut [TilePair]) {
     let strip = Strip { pairs, row };
     match tier.avx512_bf16() {
@@ -132,7 +132,7 @@ pub(super) fn pack_row(tier: Tier, weights: &[f32], row: usize, pairs: &mut [Til
     }
 }
 
-/// Puts the values of a tile in tiles: pairs of positions.
+/// Packs values to tiles, in pairs of positions.
 pub(super) fn pack_values(
     tier: Tier,
     values: &[f32],         // [N_KEYS, padded head_dim]

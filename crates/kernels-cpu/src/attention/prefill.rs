@@ -1,9 +1,8 @@
-//! Attention of a prompt's rows: blocks of queries against tiles of keys and values.
+//! Attention of prefill rows in F32: blocks of queries against tiles of keys and values.
 //!
-//! A tile is widened once, in panels of 16 columns, for all queries of a block, and
-//! both products run on blocks of registers. Tiles are cut at multiples of
-//! [`TILE_LEN`] of the absolute position; a query's scores, weights and sums are
-//! computed in order of the keys it sees, whatever else is in its block.
+//! A tile is widened once for all queries of a block, to panels of 16 columns, and both products
+//! accumulate in blocks of registers. Tiles are cut at absolute multiples of [`TILE_LEN`]. A query's
+//! scores, weights and sums are computed in order of its keys, whatever else is in its block.
 
 use std::ops::Range;
 
@@ -13,30 +12,30 @@ use super::{AttnParams, AttnSeq, kv_row, seen};
 use crate::lanes::{Kernel, Lanes, dispatch, load_from, store_to};
 use crate::{KvGeometry, Rows, RowsMut, Tier};
 
-/// Keys of a tile.
+/// Keys per tile.
 const TILE_LEN: usize = 128;
 
-/// Columns of a panel: keys of a score panel, elements of a value panel.
+/// Columns per panel: keys of a score panel, elements of a value panel.
 const PANEL: usize = 16;
 
-/// Queries that are multiplied with a panel at a time, which takes 12 of the 16 registers of
-/// AVX2, or with four panels, which takes 24 of the 32 of AVX-512.
+/// Queries that are multiplied at a time, with one panel in AVX2 (12 of 16 registers hold sums) or four
+/// panels in AVX-512 (24 of 32).
 const QUERIES: usize = 6;
 
-/// Queries of a block: rows of a sequence times the heads that share keys and values.
+/// Maximum number of queries of a block: rows of a sequence times the heads that share a KV head.
 const BLOCK_LEN: usize = 96;
 
-/// Rows of a sequence in a block.
+/// Rows of a sequence per block.
 pub(super) fn block_rows(group: usize) -> usize {
     (BLOCK_LEN / group).max(1)
 }
 
-/// The width of a head in whole panels.
+/// Elements of a head, rounded up to whole panels.
 const fn padded(head_dim: usize) -> usize {
     head_dim.next_multiple_of(PANEL)
 }
 
-/// Memory of one thread for a block and the tile it meets.
+/// One thread's memory for a block and a tile.
 #[derive(Debug)]
 pub(super) struct Block {
     q: Vec<f32>,             // [n_queries, head_dim], scaled
@@ -50,7 +49,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// A block for heads of up to these sizes.
+    /// Allocates for heads and groups of up to these sizes.
     pub(super) fn new(max_head_dim: usize, max_group: usize) -> Self {
         let n_queries = max_group.max(BLOCK_LEN).next_multiple_of(QUERIES);
         let head_len = padded(max_head_dim);
@@ -67,7 +66,7 @@ impl Block {
     }
 }
 
-/// The rows of one sequence that one thread computes for one KV head.
+/// A task: some rows of one sequence, for one KV head.
 pub(super) struct Task<'a> {
     pub(super) tier: Tier,
     pub(super) params: &'a AttnParams<'a>,
@@ -90,10 +89,10 @@ impl Task<'_> {
         let group = self.params.n_heads / self.params.n_kv_heads;
         let scale = ScoreScale::new(self.params.scale, self.params.softcap);
         let n_real = self.rows.len() * group;
-        // The last few queries are filled up with ones that see what the last row sees.
+        // Padding queries see the positions of the last row.
         let n_queries = n_real.next_multiple_of(QUERIES);
 
-        // Queries in order of row, then head, so positions never fall.
+        // Queries are ordered by row, then head, so their positions ascend.
         for (i, q) in q.iter().flat_map(|row| row.chunks_exact(head_dim)).enumerate() {
             let out = &mut block.q[i * head_dim..][..head_dim];
             dispatch(self.tier, Scale { x: q, factor: scale.q, out });
@@ -105,7 +104,7 @@ impl Task<'_> {
             *running = Running::new(self.params.sinks.map(|sinks| sinks[head]));
         }
 
-        // Both ends of what a row sees rise with its position.
+        // Both ends of the range that a row sees ascend with its position.
         let start = seen(self.params, self.seq, self.rows.start).start;
         let end = seen(self.params, self.seq, self.rows.end - 1).end;
         for tile_idx in start / TILE_LEN..end.div_ceil(TILE_LEN) {
@@ -140,13 +139,13 @@ impl Task<'_> {
         }
     }
 
-    /// Widens the keys and values of a tile that some query sees. What is around them
-    /// keeps old values, which no query uses.
+    /// Widens the keys and values of a tile that some query sees. Other places keep old values, which no
+    /// query uses.
     fn load(&self, block: &mut Block, first_pos: usize, keys: Range<usize>) {
         let Block { k, v, .. } = block;
         let mut starts = [0; TILE_LEN];
         for (start, key) in starts.iter_mut().zip(0..TILE_LEN) {
-            // Keys outside the range stand for the nearest inside.
+            // Keys outside the range repeat the nearest one inside.
             let pos = first_pos + key.clamp(keys.start, keys.end - 1);
             *start = kv_row(self.geo, self.seq, self.kv_head, pos);
         }
@@ -165,7 +164,7 @@ impl Task<'_> {
     }
 }
 
-/// `out = x * factor`, of one length.
+/// `out = x * factor`.
 struct Scale<'a> {
     x: &'a [f32],
     factor: f32,
@@ -184,7 +183,7 @@ impl Kernel for Scale<'_> {
     }
 }
 
-/// Widening a tile's keys and values into panels.
+/// Widens a tile's keys and values to panels.
 struct Load<'a, E> {
     memory: &'a [u8],
     starts: [usize; TILE_LEN], // where the keys begin in the memory
@@ -196,7 +195,7 @@ struct Load<'a, E> {
     ty: std::marker::PhantomData<E>,
 }
 
-/// Vector `i` of a stored head, filled up with zeros.
+/// Loads vector `i` of a stored head, filled up with zeros.
 ///
 /// # Safety
 /// `head` is the start of a stored head of `head_dim` elements, and `8 * i` is below
@@ -252,10 +251,10 @@ impl<E: Element> Kernel for Load<'_, E> {
     }
 }
 
-/// What a few queries see of a tile.
+/// The keys of a tile that a few queries see.
 #[derive(Clone, Debug, Default)]
 struct Extent {
-    /// From the first key that one of them sees to the last.
+    /// The smallest range with all keys that at least one of them sees.
     some: Range<usize>,
     /// The keys that all of them see, within `some`.
     all: Range<usize>,
@@ -273,7 +272,7 @@ impl Extent {
     }
 }
 
-/// A block of queries meets a tile.
+/// The products of a block of queries with a tile.
 struct Tile<'a> {
     head_dim: usize,
     scale: ScoreScale,
@@ -282,10 +281,10 @@ struct Tile<'a> {
     block: &'a mut Block,
 }
 
-/// Columns of `P` panels for each of a few queries.
+/// Sums for `P` panels and [`QUERIES`] queries.
 type Registers<L, const P: usize> = [[<L as Lanes>::W; P]; QUERIES];
 
-/// `acc[r] + a[r][i] * panel[i]` for each `i` in order, for `P` panels of one length.
+/// Computes `acc[r] + Σ a[r][i] * panel[i]` in order of `i`, for `P` panels of one length.
 ///
 /// # Safety
 /// From `a` on, `QUERIES` rows of `panel.len()` elements, `stride` apart, can be read.
@@ -330,7 +329,7 @@ impl Kernel for Tile<'_> {
 }
 
 impl Tile<'_> {
-    /// Scores of the keys that the queries see, and some around them.
+    /// Computes the scores of the keys that the queries see, and of some around them.
     #[inline(always)]
     fn score<L: Lanes>(&mut self, l: L) {
         const N_PANELS: usize = TILE_LEN / PANEL;
@@ -356,7 +355,7 @@ impl Tile<'_> {
         }
     }
 
-    /// The same for a few queries and `P` panels of keys from panel `p` on.
+    /// [`Self::score`] for the queries from `first` on and `P` panels of keys from panel `p` on.
     #[inline(always)]
     fn score_panels<L: Lanes, const P: usize>(&mut self, l: L, first: usize, p: usize) {
         let Block { q, scores, k, .. } = &mut *self.block;
@@ -378,7 +377,7 @@ impl Tile<'_> {
         }
     }
 
-    /// Turns scores into weights, and makes the sums so far relative to a new maximum.
+    /// Turns scores into weights, and rescales the sums if the maximum grew.
     #[inline(always)]
     fn weigh<L: Lanes>(&mut self, l: L) {
         let head_len = padded(self.head_dim);
@@ -421,7 +420,7 @@ impl Tile<'_> {
         }
     }
 
-    /// The same for `P` panels of values from panel `p` on.
+    /// [`Self::accumulate`] for `P` panels of values from panel `p` on.
     #[inline(always)]
     fn accumulate_panels<L: Lanes, const P: usize>(&mut self, l: L, p: usize) {
         let head_len = padded(self.head_dim);
@@ -461,7 +460,7 @@ impl Tile<'_> {
     }
 }
 
-/// Weighted values of keys that some of a few queries see.
+/// Weighted values of keys that some, but not all, of a few queries see.
 struct Edge<'a, const P: usize> {
     acc: &'a mut [f32],              // [QUERIES, padded]
     weights: &'a [f32],              // [QUERIES, TILE_LEN]
@@ -471,7 +470,7 @@ struct Edge<'a, const P: usize> {
 }
 
 impl<const P: usize> Edge<'_, P> {
-    /// As [`multiply`], for the queries that see a key.
+    /// As [`multiply`], but each key only for the queries that see it.
     #[inline(always)]
     fn add<L: Lanes>(&mut self, l: L, keys: Range<usize>) {
         let head_len = self.acc.len() / QUERIES;

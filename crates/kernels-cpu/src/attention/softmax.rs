@@ -1,16 +1,15 @@
-//! The softmax of attention: powers of two, the soft cap, and scores that become
-//! weights.
+//! The softmax of attention: from scores to weights, with the soft cap and ALiBi.
 //!
-//! Scores are kept as logarithms to base 2, so a weight is `2^(score - max)`: what
-//! natural scores need as a factor is part of the scale of the queries.
+//! Scores are kept as base-2 logarithms, so a weight is `2^(score - max)`. The scale of the queries
+//! includes the factor `log2(e)`.
 
 use std::ops::Range;
 
 use crate::lanes::Lanes;
 
-/// From here down `exp2` is zero.
+/// `exp2` is zero up to here.
 const EXP2_LO: f32 = -127.0;
-/// (2^r - 1) / r on |r| <= 1/2, highest degree first: least relative error of 2^r, 2e-9.
+/// (2^r - 1) / r on |r| <= 1/2, highest degree first; the relative error of 2^r is minimal, 2e-9.
 const EXP2_POLY: [f32; 6] =
     [1.535_336_2e-4, 1.339_887_5e-3, 9.618_437e-3, 5.550_332_4e-2, 2.402_264_8e-1, 6.931_472e-1];
 /// Below this magnitude `tanh` is an odd polynomial.
@@ -22,7 +21,7 @@ const TANH_POLY: [f32; 5] =
 /// `2^x` for `x <= 0` within 2 ULP; zero where the result would be subnormal.
 #[inline(always)]
 pub(super) fn exp2<L: Lanes>(l: L, x: L::W) -> L::W {
-    // The second operand of a maximum is kept on NaN, so a NaN passes.
+    // For NaN the maximum is the second operand, so NaN propagates.
     let x = l.max16(l.splat16(EXP2_LO), x);
     let n = l.round16(x);
     let r = l.sub16(x, n);
@@ -58,12 +57,12 @@ fn tanh<L: Lanes>(l: L, x: L::W) -> L::W {
     l.select_less16(a, l.splat16(TANH_SPLIT), near, far)
 }
 
-/// What becomes of the dot product of a query and a key.
+/// The conversion of dot products to base-2 scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScoreScale {
-    /// Factor of the queries.
+    /// Factor that queries are multiplied by.
     pub(super) q: f32,
-    /// The cap on what the scaled dot products are, which are natural logarithms then.
+    /// Soft cap; with it, scaled dot products are natural logarithms until they are capped.
     cap: Option<f32>,
 }
 
@@ -76,8 +75,8 @@ impl ScoreScale {
     }
 }
 
-/// ALiBi of some queries over the keys of a run of positions (arXiv:2108.12409): what is added to a score is the slope
-/// of the head times the position of the key, seen from the query's.
+/// ALiBi (arXiv:2108.12409) of some queries over consecutive keys: a score gets the head's slope times
+/// the key's position relative to the query's.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alibi<'a> {
     slopes: &'a [f32], // [group], of natural logarithms
@@ -89,10 +88,10 @@ impl<'a> Alibi<'a> {
         Self { slopes, first: first_key as i64 - first_query as i64 }
     }
 
-    /// That of a query; a position has one for each slope.
+    /// ALiBi of one query. Queries are ordered by position, then slope.
     pub(super) fn of(&self, query: usize) -> Slope {
         let group = self.slopes.len();
-        // Exact below 2^24.
+        // Exact, because positions are below 2^24.
         let first = (self.first - (query / group) as i64) as f32;
         Slope { per_key: self.slopes[query % group] * std::f32::consts::LOG2_E, first }
     }
@@ -102,7 +101,7 @@ impl<'a> Alibi<'a> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slope {
     per_key: f32,
-    /// Where the first key is, seen from the query.
+    /// Position of the first key relative to the query's.
     first: f32,
 }
 
@@ -111,12 +110,12 @@ pub(super) struct Slope {
 pub(super) struct Running {
     /// The largest score so far.
     pub(super) max: f32,
-    /// The sum of the weights, relative to it.
+    /// The sum of the weights, relative to `max`.
     pub(super) sum: f32,
 }
 
 impl Running {
-    /// Before any key; a sink (a natural logarithm) is a key without a value.
+    /// The state before any key. A sink, given as a natural logarithm, counts as a key without a value.
     pub(super) fn new(sink: Option<f32>) -> Self {
         match sink {
             Some(sink) => Self { max: sink * std::f32::consts::LOG2_E, sum: 1.0 },
@@ -124,9 +123,9 @@ impl Running {
         }
     }
 
-    /// Turns the scores of the keys in `seen` into weights and adds them. Returns the
-    /// factor of what came before, if the largest score grew. Around `seen`, weights
-    /// within a vector of sixteen are zero.
+    /// Turns the scores of the keys in `seen` into weights, and adds these to the sum. If the maximum grew,
+    /// returns the factor that rescales earlier results. Weights outside `seen` in the same vectors of
+    /// sixteen become zero.
     #[inline(always)]
     pub(super) fn add<L: Lanes>(
         &mut self,
@@ -141,8 +140,8 @@ impl Running {
         factor
     }
 
-    /// The first half of [`Self::add`]: makes logarithms of the scores, those around `seen`
-    /// minus infinity, and compares them with the largest score so far.
+    /// The first half of [`Self::add`]: converts the scores to base-2 logarithms, minus infinity outside
+    /// `seen`, and updates the maximum.
     #[inline(always)]
     pub(super) fn meet<L: Lanes>(
         &mut self,
@@ -189,14 +188,13 @@ impl Running {
         None
     }
 
-    /// The second half of [`Self::add`]: makes weights of the logarithms and adds them, over
-    /// sixteen lanes.
+    /// The second half of [`Self::add`]: converts the logarithms to weights and sums them in sixteen lanes.
     #[inline(always)]
     pub(super) fn weigh<L: Lanes>(&mut self, l: L, scores: &mut [f32], seen: &Range<usize>) {
         let vectors = seen.start / 16..seen.end.div_ceil(16);
         let scores = &mut scores.as_chunks_mut::<16>().0[vectors];
         if self.max == f32::NEG_INFINITY {
-            // Nothing but minus infinity so far: weights of zero change nothing.
+            // All scores so far are minus infinity, so all weights are zero.
             scores.as_flattened_mut().fill(0.0);
             return;
         }

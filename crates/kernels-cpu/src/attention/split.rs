@@ -1,6 +1,6 @@
-//! The softmax of one split of a decode row's context, for all heads that share keys and
-//! values: scores, weights and weighted values. Keys and values are read in the type they are
-//! stored in. What follows from how many keys or heads are taken at a time shows in no bit.
+//! Attention of a decode row over one split of its context, for all heads that share keys and values:
+//! scores, weights and weighted values. Keys and values are read in their stored type. The numbers of
+//! keys and heads that are taken at a time do not affect the bits.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -11,10 +11,10 @@ use super::softmax::{Alibi, Running, ScoreScale};
 use crate::lanes::{Kernel, Lanes};
 use crate::streams::{PREFETCH_FAR_BYTES, prefers_one};
 
-/// Keys between a prefetch into the nearest cache and its use.
+/// Prefetch distance, in keys, into the L1 cache.
 const PREFETCH_KEYS: usize = 16;
 
-/// Where keys and values are fetched before they are used.
+/// The prefetch distance, and the cache that is prefetched to.
 #[derive(Clone, Copy)]
 pub(super) struct Ahead {
     n_keys: usize,
@@ -22,7 +22,7 @@ pub(super) struct Ahead {
 }
 
 impl Ahead {
-    /// What suits this processor.
+    /// The distance and cache for this processor.
     pub(super) fn of(head_bytes: usize) -> Self {
         let is_far = prefers_one();
         let far = PREFETCH_FAR_BYTES.div_ceil(head_bytes).min(SCORES_LEN / 2);
@@ -30,7 +30,7 @@ impl Ahead {
     }
 }
 
-/// Scores, weights and weighted values of a split, for all heads of a group.
+/// Computes scores, weights and weighted values of a split, for all heads of a group.
 pub(super) struct SplitKernel<'a, E> {
     pub(super) memory: &'a [u8],
     pub(super) starts: &'a [usize], // [SCORES_LEN], each the start of a key in the memory
@@ -53,7 +53,7 @@ impl<E: Element> Kernel for SplitKernel<'_, E> {
     #[inline(always)]
     fn run<L: Lanes>(mut self, l: L) {
         let group = self.q.len() / padded(self.head_dim);
-        // As many heads at a time as leave registers for keys, in parts of like size.
+        // At most four heads at a time, so that registers are left for keys, in parts of similar size.
         let n_parts = group.div_ceil(4);
         for part in 0..n_parts {
             let heads = part * group / n_parts..(part + 1) * group / n_parts;
@@ -94,7 +94,7 @@ impl<E: Element> Kernel for Part<'_, '_, E> {
             split.result[head * len] = running.max;
             split.result[head * len + 1] = running.sum;
         }
-        // Vectors of sixteen columns.
+        // The vectors have sixteen columns.
         match (heads.len(), L::IS_WIDE) {
             (1, _) => split.accumulate::<L, 1, 4>(l, heads.start),
             (2, true) => split.accumulate::<L, 2, 4>(l, heads.start),
@@ -108,7 +108,7 @@ impl<E: Element> Kernel for Part<'_, '_, E> {
     }
 }
 
-/// `dots[h][j] + q[h][i] * k[j]`, lane by lane.
+/// Computes `dots[h][j] + q[h][i] * k[j]` per lane.
 #[inline(always)]
 fn multiply<L: Lanes, const H: usize, const K: usize>(
     l: L,
@@ -127,13 +127,13 @@ fn multiply<L: Lanes, const H: usize, const K: usize>(
 }
 
 impl<E: Element> SplitKernel<'_, E> {
-    /// The start of a key, or with an offset of its value.
+    /// The start of a key; with an offset, that of its value.
     #[inline(always)]
     fn head(&self, key: usize, offset: isize) -> *const u8 {
         self.memory.as_ptr().wrapping_add(self.starts[key]).wrapping_offset(offset)
     }
 
-    /// Asks for the lines of a key or value.
+    /// Prefetches the cache lines of a key or value.
     #[inline(always)]
     fn prefetch<L: Lanes>(&self, l: L, head: *const u8) {
         for line in (0..self.head_bytes).step_by(64) {
@@ -142,7 +142,7 @@ impl<E: Element> SplitKernel<'_, E> {
         }
     }
 
-    /// Dot products of `H` heads with all keys, `K` keys at a time.
+    /// Computes dot products of `H` heads with all keys, `K` keys at a time.
     #[inline(always)]
     fn score<L: Lanes, const H: usize, const K: usize>(&mut self, l: L, first: usize) {
         let (head_dim, head_len) = (self.head_dim, padded(self.head_dim));
@@ -155,7 +155,7 @@ impl<E: Element> SplitKernel<'_, E> {
             let mut k = [std::ptr::null(); K];
             for (j, k) in k.iter_mut().enumerate() {
                 *k = self.head(key + j, 0);
-                // The first values follow the last keys.
+                // Behind the last keys, the first values are prefetched.
                 let ahead = key + j + self.ahead.n_keys;
                 if ahead < self.n_keys {
                     self.prefetch(l, self.head(ahead, 0));
@@ -165,7 +165,7 @@ impl<E: Element> SplitKernel<'_, E> {
             }
             let mut dots = [[l.splat(0.0); K]; H];
             let mut k8 = [l.splat(0.0); K];
-            // Four vectors are a block of the quantized types.
+            // Four vectors cover a block of the quantized types.
             for block in 0..head_dim / 32 {
                 for i in 0..4 {
                     for (k8, &k) in k8.iter_mut().zip(&k) {
@@ -191,7 +191,7 @@ impl<E: Element> SplitKernel<'_, E> {
                 dots = multiply(l, dots, q, i, k8);
             }
             if H == 4 {
-                // The sums of one key are those of four heads.
+                // One transposed sum covers the four heads of a key.
                 for (j, key) in (key..key + K).enumerate() {
                     let sums = l.sums([dots[0][j], dots[1 % H][j], dots[2 % H][j], dots[3 % H][j]]);
                     for (h, sum) in sums.iter().enumerate() {
@@ -208,7 +208,7 @@ impl<E: Element> SplitKernel<'_, E> {
         }
     }
 
-    /// The same for `2 * P` keys at a time, two to a vector of sixteen lanes.
+    /// As [`Self::score`], for `2 * P` keys at a time, two per vector of sixteen lanes.
     #[inline(always)]
     fn score_pairs<L: Lanes, const H: usize, const P: usize>(&mut self, l: L, first: usize) {
         let (head_dim, head_len) = (self.head_dim, padded(self.head_dim));
@@ -216,7 +216,7 @@ impl<E: Element> SplitKernel<'_, E> {
             let mut k = [[std::ptr::null(); 2]; P];
             for (j, k) in k.as_flattened_mut().iter_mut().enumerate() {
                 *k = self.head(key + j, 0);
-                // The first values follow the last keys.
+                // Behind the last keys, the first values are prefetched.
                 let ahead = key + j + self.ahead.n_keys;
                 if ahead < self.n_keys {
                     self.prefetch(l, self.head(ahead, 0));
@@ -270,7 +270,7 @@ impl<E: Element> SplitKernel<'_, E> {
         l.load(&self.q[head * head_len..][..head_len].as_chunks::<8>().0[i])
     }
 
-    /// Weighted sums of the values for `H` heads, `C` vectors of sixteen columns at a time.
+    /// Computes the weighted sums of the values for `H` heads, `C` vectors of sixteen columns at a time.
     #[inline(always)]
     fn accumulate<L: Lanes, const H: usize, const C: usize>(&mut self, l: L, first: usize) {
         let whole = self.head_dim / (16 * C);
@@ -285,7 +285,7 @@ impl<E: Element> SplitKernel<'_, E> {
         }
     }
 
-    /// The value of a key. With the first columns the values ahead are fetched.
+    /// The start of a key's value. With the first columns, later values are prefetched.
     #[inline(always)]
     fn value<L: Lanes>(&self, l: L, key: usize, is_first: bool) -> *const u8 {
         if is_first && key + self.ahead.n_keys < self.n_keys {
@@ -304,7 +304,7 @@ impl<E: Element> SplitKernel<'_, E> {
         let mut sums = [[l.splat16(0.0); C]; H];
         for key in 0..self.n_keys {
             let value = self.value(l, key, vector == 0);
-            // One vector of values at a time: sums and weights take the other registers.
+            // One vector of values at a time, because sums and weights take the other registers.
             let mut w16 = [l.splat16(0.0); H];
             for (h, w16) in w16.iter_mut().enumerate() {
                 *w16 = l.splat16(self.scores[(first + h) * SCORES_LEN..][..self.n_keys][key]);
@@ -329,7 +329,7 @@ impl<E: Element> SplitKernel<'_, E> {
         }
     }
 
-    /// The columns after the last whole vector of sixteen.
+    /// [`Self::accumulate`] for the columns after the last whole vector of sixteen.
     #[inline(always)]
     fn accumulate_rest<L: Lanes, const H: usize>(&mut self, l: L, first: usize) {
         for i in self.head_dim / 16 * 2..self.head_dim.div_ceil(8) {

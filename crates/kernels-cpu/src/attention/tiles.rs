@@ -1,13 +1,13 @@
-//! Attention of a prompt's rows on tiles of BF16, as `prefill` computes it in F32.
+//! Attention of prefill rows on BF16 tiles; `prefill` computes the same in F32.
 //!
-//! A task has a block of queries of one sequence and KV head. For each tile of positions,
-//! cut as in `prefill`, keys and values are put in tiles once, and serve all queries of
-//! the block, 32 at a time: scores, softmax in F32, weighted values.
+//! A task is a block of queries of one sequence and KV head. For each range of positions, cut as in
+//! `prefill`, keys and values are packed to tiles once. Then 32 queries at a time compute scores, the
+//! softmax in F32, and weighted values.
 //!
-//! A score is the difference that the softmax sees, so its error must be small beside one
-//! even where queries and keys are large. Queries and keys are therefore split in two BF16
-//! each, 16 bits together, and of their four products the three larger ones are computed.
-//! Weights and values are rounded to BF16 once; their sums are F32.
+//! An error of a score becomes a relative error of its weight, so it must be small compared to 1 even
+//! if queries and keys are large. Queries and keys are therefore split into two BF16 each, 16 bits
+//! together, and the three larger of the four products are computed. Weights and values are rounded to
+//! BF16 once; their sums are F32.
 
 use std::ops::Range;
 
@@ -22,25 +22,25 @@ use crate::tiles::{
 };
 use crate::{Pages, Rows, RowsMut, Tier};
 
-/// Positions of a tile of keys and values.
+/// Positions that are packed at a time.
 pub(super) const N_KEYS: usize = 128;
-/// Steps, or pairs of tiles, of its positions.
+/// Steps of a product over these positions, one pair of tiles each.
 pub(super) const KEY_STEPS: usize = N_KEYS / STEP_LEN;
 
-/// Queries of a block, at most: for heads of 64 elements its memory is a quarter of a
-/// MiB, and with it the packing of keys and values is a small part of the work.
+/// Maximum number of queries of a block. With heads of 64 elements, so many take 256 KiB, and packing
+/// keys and values is a small part of the work.
 const MAX_QUERIES: usize = 384;
-/// Queries of a block, at least.
+/// Minimum number of queries of a block.
 const MIN_QUERIES: usize = 96;
 
-/// Rows of a sequence in a block, where `n_queries` queries of a KV head are shared among
-/// `n_tasks` tasks or more.
+/// Rows of a sequence per block, so that the `n_queries` queries of a KV head make at least `n_tasks`
+/// tasks.
 pub(super) fn block_rows(group: usize, n_queries: usize, n_tasks: usize) -> usize {
     let len = n_queries.div_ceil(n_tasks.max(1)).clamp(MIN_QUERIES, MAX_QUERIES);
     (len / group).max(1)
 }
 
-/// Memory of one thread for a block and the tile of positions it meets.
+/// One thread's memory for a block and a range of positions.
 #[derive(Debug)]
 pub(super) struct Block {
     tiles: Pages,            // of the fields of `Parts`, one after the other
@@ -52,7 +52,7 @@ pub(super) struct Block {
     max_queries: usize,
 }
 
-/// What a block has in tiles.
+/// The operands of a block, in tiles.
 struct Parts<'a> {
     q: &'a mut [SplitPair],      // [n_queries / 32, n_steps]
     k: &'a mut [SplitPair],      // [KEY_STEPS, n_steps]
@@ -60,7 +60,7 @@ struct Parts<'a> {
     weights: &'a mut [TilePair], // [KEY_STEPS]
 }
 
-/// Pairs of tiles of each of the [`Parts`] for heads of `head_dim` elements.
+/// Number of tile pairs of each of the [`Parts`], for heads of `head_dim` elements.
 const fn part_lens(max_queries: usize, head_dim: usize) -> [usize; 4] {
     let n_steps = head_dim.div_ceil(STEP_LEN);
     let q = max_queries.div_ceil(PAIR_LEN) * n_steps;
@@ -68,7 +68,7 @@ const fn part_lens(max_queries: usize, head_dim: usize) -> [usize; 4] {
 }
 
 impl Block {
-    /// A block for heads of up to these sizes.
+    /// Allocates for heads and groups of up to these sizes.
     ///
     /// # Panics
     /// If there is too little memory, as for all memory of attention.
@@ -89,12 +89,12 @@ impl Block {
     }
 }
 
-/// Cuts the next `n` elements off a slice.
+/// Splits the first `n` elements off a slice.
 fn take<'a, T>(from: &mut &'a mut [T], n: usize) -> &'a mut [T] {
     from.split_off_mut(..n).expect("the block is large enough")
 }
 
-/// A task as that of `prefill`, and the form of its tiles.
+/// A task of `prefill`, with the implementation of its tile products.
 pub(super) struct TileTask<'a, T> {
     pub(super) task: Task<'a>,
     pub(super) tiles: T,
@@ -124,7 +124,7 @@ impl<T: Tiles> TileTask<'_, T> {
             weights: take(&mut free, n_weights),
         };
 
-        // Queries in order of row, then head, so positions never fall.
+        // Queries are ordered by row, then head, so their positions ascend.
         for (i, q) in q.iter().flat_map(|row| row.chunks_exact(head_dim)).enumerate() {
             let pairs = i / PAIR_LEN * n_steps..(i / PAIR_LEN + 1) * n_steps;
             split_row(self.task.tier, q, scale.q, i % PAIR_LEN, &mut parts.q[pairs]);
@@ -138,7 +138,7 @@ impl<T: Tiles> TileTask<'_, T> {
             positions.fill(seen(params, seq, row));
         }
 
-        // Both ends of what a row sees rise with its position.
+        // Both ends of the range that a row sees ascend with its position.
         let start = seen(params, seq, rows.start).start;
         let end = seen(params, seq, rows.end - 1).end;
         let slopes = params.alibi.map(|slopes| &slopes[kv_head * group..][..group]);
@@ -183,14 +183,14 @@ impl<T: Tiles> TileTask<'_, T> {
                 let query = i * group + j;
                 let inv = 1.0 / running[query].sum;
                 let acc = &acc[query * head_dim..][..head_dim];
-                // The sign of a zero could tell of values that the query does not see.
+                // Adding 0 clears the sign of zeros, which may depend on values that the query does not see.
                 out.iter_mut().zip(acc).for_each(|(out, acc)| *out = acc * inv + 0.0);
             }
         }
     }
 
-    /// Puts the keys and values of a tile that some query sees in tiles. Those around them
-    /// become zeros. Leaves the values in `floats`, and says whether all are finite.
+    /// Packs the keys and values that some query sees to tiles, and zeros around them. Leaves the values
+    /// in `floats`; returns whether all are finite.
     fn load(
         &self,
         parts: &mut Parts<'_>,
@@ -212,8 +212,8 @@ impl<T: Tiles> TileTask<'_, T> {
         is_finite
     }
 
-    /// Widens the heads that begin so far from the keys of a tile, zeros around them. Says
-    /// whether all values are finite.
+    /// Widens the heads that begin `offset` bytes from the keys of a range, with zeros around them.
+    /// Returns whether all values are finite.
     fn widen(
         &self,
         floats: &mut [f32], // [N_KEYS, padded head_dim]
@@ -239,7 +239,7 @@ impl<T: Tiles> TileTask<'_, T> {
     }
 }
 
-/// Widening heads to rows of F32. Says whether all values are finite.
+/// Widens heads to rows of F32. Returns whether all values are finite.
 struct WidenRows<'a, E> {
     heads: [Option<&'a [u8]>; N_KEYS], // zeros where there is none
     head_dim: usize,
@@ -254,7 +254,7 @@ impl<E: Element> Kernel for WidenRows<'_, E> {
     fn run<L: Lanes>(self, l: L) -> bool {
         let head_len = self.out.len() / N_KEYS;
         let n_vectors = self.head_dim.div_ceil(8);
-        // The product of a value and zero is zero, or NaN where the value is not finite.
+        // A value times zero is zero, or NaN if the value is not finite.
         let zero = l.splat(0.0);
         let mut products = zero;
         for (head, out) in self.heads.iter().zip(self.out.chunks_exact_mut(head_len)) {
@@ -275,7 +275,7 @@ impl<E: Element> Kernel for WidenRows<'_, E> {
     }
 }
 
-/// Up to 32 queries that meet a tile of positions.
+/// The products of up to 32 queries with a range of positions.
 struct Queries<'a, T> {
     tiles: T,
     tier: Tier,
@@ -292,9 +292,9 @@ struct Queries<'a, T> {
 }
 
 impl<T: Tiles> Queries<'_, T> {
-    /// Computes the weights of the keys that the queries see, zeros around them, and makes the
-    /// sums so far relative to a new maximum. Returns the steps of positions that some query
-    /// sees; `None` if none does.
+    /// Computes the weights of the keys that the queries see, with zeros around them, and rescales the sums
+    /// if the maximum grew. Returns the steps with positions that some query sees; `None` if there are
+    /// none.
     fn weigh(&mut self) -> Option<Range<usize>> {
         let seeing = || self.seen.iter().filter(|seen| !seen.is_empty());
         let start = seeing().map(|seen| seen.start).min()?;
@@ -328,8 +328,8 @@ impl<T: Tiles> Queries<'_, T> {
         self.tiles.multiply(&product, RowsMut::new(acc, queries.len(), self.head_dim));
     }
 
-    /// As [`Self::accumulate`] for all queries, where values are not finite: a weight of zero
-    /// would not keep them from a query that does not see them.
+    /// As [`Self::accumulate`] for all queries, if some values are not finite: a weight of zero would not
+    /// hide such a value from queries that do not see it.
     #[cold]
     fn accumulate_apart(&mut self, steps: &Range<usize>, v: &mut [TilePair], floats: &[f32]) {
         let floats = &floats[..N_KEYS * self.head_dim.next_multiple_of(STEP_LEN)];
@@ -341,7 +341,7 @@ impl<T: Tiles> Queries<'_, T> {
     }
 }
 
-/// The softmax of some queries over the keys of a tile.
+/// The softmax of some queries over a range of keys.
 struct Softmax<'a> {
     head_dim: usize,
     scale: ScoreScale,
@@ -359,7 +359,7 @@ impl Kernel for Softmax<'_> {
     #[inline(always)]
     fn run<L: Lanes>(self, l: L) {
         let Self { head_dim, scale, alibi, keys, scores, seen, running, acc } = self;
-        // First all maxima, then all weights: what a query does then waits for no other.
+        // First all maxima, then all weights, so that the queries' dependency chains overlap.
         let queries = scores.chunks_exact_mut(N_KEYS).zip(acc.chunks_exact_mut(head_dim));
         let queries = running.iter_mut().zip(seen).zip(queries);
         for (query, ((running, seen), (scores, acc))) in queries.enumerate() {

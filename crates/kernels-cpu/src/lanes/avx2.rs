@@ -1,8 +1,7 @@
-//! Eight lanes of f32 in a register of AVX2, and sixteen in two.
+//! Eight f32 lanes in one AVX2 register, and sixteen in two.
 //!
-//! The token of the tier is the proof that the instructions exist; every operation
-//! holds it. Operations are inlined into the function that [`Lanes::run`] compiles for
-//! AVX2.
+//! Every operation takes the tier's token, which proves that the processor has the instructions.
+//! Operations are inlined into the function that [`Lanes::run`] compiles for AVX2.
 
 use std::arch::x86_64::{
     __m256, _CMP_EQ_OQ, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _MM_HINT_T0,
@@ -21,7 +20,7 @@ use std::arch::x86_64::{
 use super::{Eight, Kernel, Lanes};
 use crate::Avx2;
 
-/// An expression of intrinsics, where a token of [`Avx2`] is at hand.
+/// Evaluates an expression of intrinsics. The call site has a token of [`Avx2`].
 macro_rules! avx2 {
     ($e:expr) => {{
         // SAFETY: the token proves that AVX2, FMA and F16C were detected. Loads and
@@ -133,12 +132,12 @@ impl Eight for Avx2 {
     #[inline(always)]
     fn widen_e4m3(self, bytes: &[u8; 8]) -> __m256 {
         avx2!({
-            // The sign to bit 15 and what follows it to bits 7 to 13, which is the number over 256.
+            // The sign moves to bit 15 and the other bits to 7..=13: the number divided by 256.
             let words = _mm_cvtepi8_epi16(_mm_loadl_epi64(bytes.as_ptr().cast()));
             let halves =
                 _mm_and_si128(_mm_slli_epi16::<7>(words), _mm_set1_epi16(0xbfff_u16.cast_signed()));
             let values = _mm256_mul_ps(_mm256_cvtph_ps(halves), _mm256_set1_ps(256.0));
-            // 480 stands for NaN.
+            // The bits of NaN convert to 480.
             let size = _mm256_andnot_ps(_mm256_set1_ps(-0.0), values);
             let is_nan = _mm256_cmp_ps::<_CMP_EQ_OQ>(size, _mm256_set1_ps(480.0));
             _mm256_or_ps(values, is_nan)

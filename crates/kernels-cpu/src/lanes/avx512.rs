@@ -1,6 +1,6 @@
-//! Sixteen lanes of f32 in a register of AVX-512. Eight are those of AVX2.
+//! Sixteen f32 lanes in one AVX-512 register. Operations on eight lanes are those of AVX2.
 //!
-//! As in `avx2.rs`, the token of the tier is the proof that the instructions exist.
+//! As in `avx2.rs`, the tier's token proves that the processor has the instructions.
 
 use std::arch::x86_64::{
     __m256, __m512, _CMP_LT_OQ, _MM_FROUND_NO_EXC, _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128,
@@ -15,7 +15,7 @@ use std::arch::x86_64::{
 use super::{Eight, Kernel, Lanes};
 use crate::Avx512;
 
-/// An expression of intrinsics, where a token of [`Avx512`] is at hand.
+/// Evaluates an expression of intrinsics. The call site has a token of [`Avx512`].
 macro_rules! avx512 {
     ($e:expr) => {{
         // SAFETY: the token proves that AVX-512 F, BW, DQ and VL were detected. Loads and
@@ -24,7 +24,7 @@ macro_rules! avx512 {
     }};
 }
 
-/// Operations that are those of AVX2.
+/// Forwards operations to those of AVX2.
 macro_rules! as_avx2 {
     ($(fn $name:ident(self $(, $arg:ident: $ty:ty)*) $(-> $out:ty)?;)+) => {$(
         #[inline(always)]

@@ -1,12 +1,12 @@
-//! Vectors of eight and of sixteen f32 as kernels see them, and their scalar form.
+//! Portable vectors of eight and sixteen f32, and their scalar implementation.
 //!
-//! A kernel is written once over [`Lanes`]. Every form of the lanes rounds each
-//! operation alike (multiply-adds are fused, sums over lanes have one tree), so a
-//! kernel gives the same bits on each. The forms of AVX2 and AVX-512 are in `avx2.rs`
-//! and `avx512.rs`; `slices.rs` has helpers for kernels of AVX2 alone.
+//! A kernel is written once over [`Lanes`]. All implementations round every operation alike:
+//! multiply-adds are fused, and sums over lanes have one tree. So a kernel gives the same bits on every
+//! tier. `avx2.rs` and `avx512.rs` have the vector implementations; `slices.rs` has helpers for
+//! kernels written in AVX2 alone.
 //!
-//! What is added up over lanes is kept in eight. Where every lane is an element of its
-//! own, kernels take sixteen: one register of AVX-512, two of AVX2.
+//! Sums over lanes are kept in eight lanes. Kernels in which each lane is an element of its own use
+//! sixteen: one AVX-512 register, or two AVX2 registers.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -22,11 +22,11 @@ use realizar_quant::small_floats::{e4m3, e4m3_is_nan};
 
 use crate::Tier;
 
-/// Code that is compiled once for each form of the lanes.
+/// Code that is compiled once per implementation of [`Lanes`].
 pub(crate) trait Kernel {
     type Output;
 
-    /// Runs the code. Always inlined into [`Lanes::run`], as is what it calls.
+    /// Runs the code. It and the functions that it calls must be inlined into [`Lanes::run`].
     fn run<L: Lanes>(self, l: L) -> Self::Output;
 }
 
@@ -72,24 +72,24 @@ pub(crate) trait Eight: Copy {
     fn widen_i8(self, bytes: &[u8; 8]) -> Self::V;
     /// Eight values from FP8 numbers (`E4M3`).
     fn widen_e4m3(self, bytes: &[u8; 8]) -> Self::V;
-    /// The low nibble of each byte less 8.
+    /// The low nibble of each byte, minus 8.
     fn low_nibbles(self, bytes: &[u8; 8]) -> Self::V;
-    /// The high nibble of each byte less 8.
+    /// The high nibble of each byte, minus 8.
     fn high_nibbles(self, bytes: &[u8; 8]) -> Self::V;
-    /// Asks for the cache line of an address.
+    /// Prefetches the cache line at an address to L1.
     fn prefetch(self, at: *const u8);
-    /// The same, for the second cache.
+    /// Prefetches the cache line at an address to L2.
     fn prefetch_far(self, at: *const u8);
 }
 
-/// Operations on vectors of sixteen f32, beside those of eight.
+/// Operations on vectors of sixteen f32, in addition to those on eight.
 pub(crate) trait Lanes: Eight {
     type W: Copy;
 
-    /// Whether sixteen lanes are one register, of which there are 32.
+    /// Whether sixteen lanes fit one register; then there are 32 registers.
     const IS_WIDE: bool;
 
-    /// Runs a kernel in a function that is compiled for these instructions.
+    /// Runs a kernel in a function that is compiled for the implementation's instruction set.
     fn run<K: Kernel>(self, kernel: K) -> K::Output;
 
     fn splat16(self, x: f32) -> Self::W;
@@ -97,31 +97,31 @@ pub(crate) trait Lanes: Eight {
     fn store16(self, v: Self::W, out: &mut [f32; 16]);
     /// Lanes 0 to 7, and 8 to 15.
     fn halves(self, v: Self::W) -> [Self::V; 2];
-    /// Sixteen lanes of these halves.
+    /// The sixteen lanes with these halves.
     fn join(self, halves: [Self::V; 2]) -> Self::W;
-    /// Eight values from little-endian binary16 and eight more.
+    /// Eight values from little-endian binary16, then eight more.
     fn widen16_f16(self, a: &[u8; 16], b: &[u8; 16]) -> Self::W;
 
     fn add16(self, a: Self::W, b: Self::W) -> Self::W;
     fn sub16(self, a: Self::W, b: Self::W) -> Self::W;
     fn mul16(self, a: Self::W, b: Self::W) -> Self::W;
     fn div16(self, a: Self::W, b: Self::W) -> Self::W;
-    /// The larger, or `b` where one is NaN.
+    /// The larger one, or `b` if one is NaN.
     fn max16(self, a: Self::W, b: Self::W) -> Self::W;
     /// `a * b + c`, rounded once.
     fn fma16(self, a: Self::W, b: Self::W, c: Self::W) -> Self::W;
-    /// To the nearest integer, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round16(self, v: Self::W) -> Self::W;
     /// `2^n` for integers from -127 to 127, where `2^-127` is zero.
     fn pow2_16(self, n: Self::W) -> Self::W;
     /// The magnitude of `a` with the sign of `b`.
     fn copysign16(self, a: Self::W, b: Self::W) -> Self::W;
-    /// Of each lane, `yes` where `a < b` and `no` elsewhere.
+    /// Per lane, `yes` if `a < b`, otherwise `no`.
     fn select_less16(self, a: Self::W, b: Self::W, yes: Self::W, no: Self::W) -> Self::W;
     /// The largest lane.
     fn max_lane16(self, v: Self::W) -> f32;
 
-    /// Of each lane from `first` on, `v` where the lane is in the range, else `other`.
+    /// Per lane, numbered from `first` on, `v` if its number is in the range, otherwise `other`.
     #[inline(always)]
     fn keep16(
         self,
@@ -154,7 +154,7 @@ pub(crate) fn load_from<L: Lanes>(l: L, x: &[f32], at: usize) -> L::W {
     l.load16(&padded)
 }
 
-/// Stores sixteen elements from `at` on, as far as there are so many.
+/// Stores the sixteen elements from `at` on that are before the slice's end.
 #[inline(always)]
 pub(crate) fn store_to<L: Lanes>(l: L, v: L::W, out: &mut [f32], at: usize) {
     let out = &mut out[at..];
@@ -326,7 +326,7 @@ impl Lanes for Scalar {
     }
 }
 
-/// The larger, or `b` where one is NaN.
+/// The larger one, or `b` if one is NaN.
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }

@@ -1,9 +1,8 @@
-//! Eight-lane helpers of the AVX2 kernels: loads, stores, sums and maps over
-//! slices.
+//! Helpers for kernels written in AVX2: loads, stores, sums, and maps over slices.
 //!
-//! Loads and stores take arrays or whole slices, so their callers stay safe.
-//! A tail shorter than eight elements goes through a zero-padded copy: an
-//! element's result never depends on where in the row it stands.
+//! Loads and stores take arrays or whole slices, so their callers need no `unsafe`. A tail shorter than
+//! eight elements is processed in a zero-padded copy, so an element's result does not depend on its
+//! place in the row.
 
 use std::arch::x86_64::{
     __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_movehl_ps, _mm_shuffle_ps,
@@ -18,7 +17,7 @@ pub(crate) fn load(x: &[f32; 8]) -> __m256 {
     unsafe { _mm256_loadu_ps(x.as_ptr()) }
 }
 
-/// Loads four vectors.
+/// Loads 32 values.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(crate) fn load32(x: &[f32; 32]) -> [__m256; 4] {

@@ -1,10 +1,9 @@
-//! The product on tiles of BF16, for prompts on processors with matrix units.
+//! The product on BF16 tiles, for prefill rows on processors with matrix units.
 //!
-//! A task takes a panel of weight rows, widens some of their columns to BF16 in memory that
-//! stays in the second cache, and multiplies it with 32 rows of activations at a time. Sums
-//! are kept in the result between the panels of columns, in the F32 that the tiles have, so
-//! no size of a panel shows in the bits: an element is the sum over steps of 32 columns,
-//! in order, of what the instruction computes of a step.
+//! A task takes a panel of weight rows, widens some of its columns to BF16 in memory that stays in the
+//! L2 cache, and multiplies it with 32 activation rows at a time. Between panels of columns, sums are
+//! kept in the result as F32, the type of the tile's sums, so the size of a panel does not affect the
+//! bits: an element is the sum of the instruction's results for each 32 columns, in order.
 
 use std::ops::Range;
 
@@ -13,29 +12,29 @@ use crate::packed::widen_group;
 use crate::tiles::{Bf16Rows, PAIR_LEN, Product, STEP_LEN, TILE_LEN, TilePair, Tiles, widen_rows};
 use crate::{PackedRef, Pages, PerThread, RowsMut, Team, Tier, supports_rows};
 
-/// Weight rows of a panel, at most. With the columns of [`PANEL_STEPS`] it is 1 MiB, half of
-/// the second cache of the processors that have tiles.
+/// Maximum number of weight rows of a panel. With the columns of [`PANEL_STEPS`] it takes 1 MiB, half of
+/// the L2 cache of processors with tiles.
 const PANEL_ROWS: usize = 256;
-/// Weight rows of a panel for few rows of activations, which meet a panel but once or twice.
+/// Weight rows of a panel for few activation rows, which use a panel only once or twice.
 pub(super) const SMALL_PANEL_ROWS: usize = 128;
-/// Rows of activations that count as few.
+/// Maximum number of activation rows that count as few.
 const FEW_ROWS: usize = 64;
-/// Steps of a panel: 2048 columns, whole blocks of every type.
+/// Steps of a panel: 2048 columns, which are whole blocks of every type.
 pub(super) const PANEL_STEPS: usize = 2048 / STEP_LEN;
-/// Tasks that each thread gets, so that a slow thread can be helped.
+/// Tasks per thread, so that others can take over tasks of a slow thread.
 const TASKS_PER_THREAD: usize = 4;
 
-/// A weight matrix as [`matmul_bf16`] takes it.
+/// A weight matrix for [`matmul_bf16`].
 #[derive(Clone, Copy, Debug)]
 pub enum WeightsRef<'a> {
-    /// A quantized matrix that is packed.
+    /// A packed quantized matrix.
     Packed(PackedRef<'a>),
     /// A matrix of F32, F16, BF16 or F8_0.
     Float(MatrixRef<'a>),
 }
 
 impl WeightsRef<'_> {
-    /// Number of rows: outputs.
+    /// Number of rows, which are outputs.
     pub const fn n_rows(&self) -> usize {
         match self {
             Self::Packed(matrix) => matrix.n_rows(),
@@ -43,7 +42,7 @@ impl WeightsRef<'_> {
         }
     }
 
-    /// Number of columns: inputs.
+    /// Number of columns, which are inputs.
     pub const fn n_cols(&self) -> usize {
         match self {
             Self::Packed(matrix) => matrix.n_cols(),
@@ -51,7 +50,7 @@ impl WeightsRef<'_> {
         }
     }
 
-    /// Widens sixteen rows from row `16 * group` on to tiles of the steps from column `col` on.
+    /// Widens the sixteen rows from row `16 * group` on to one tile per step from column `col` on.
     pub(super) fn widen<'t>(
         &self,
         tier: Tier,
@@ -75,10 +74,10 @@ impl WeightsRef<'_> {
 pub struct Bf16Scratch(pub(super) PerThread<Pages>);
 
 impl Bf16Scratch {
-    /// Bytes of a thread's panel.
+    /// Bytes per thread.
     pub const PANEL_BYTES: usize = PANEL_ROWS / PAIR_LEN * PANEL_STEPS * size_of::<TilePair>();
 
-    /// Scratch memory for the threads of a team; `None` when there is too little memory.
+    /// Allocates for the threads of a team; `None` if there is too little memory.
     pub fn new(team: &Team) -> Option<Self> {
         let panels: Option<Vec<_>> =
             (0..team.n_threads()).map(|_| Pages::zeroed(Self::PANEL_BYTES)).collect();
@@ -87,14 +86,13 @@ impl Bf16Scratch {
     }
 }
 
-/// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side in the
-/// columns of `out`. Activations and weights are rounded to BF16; products and sums are F32.
-/// The bits of an element depend on its two rows alone, and are the same on every tier that
-/// has this arithmetic.
+/// Computes `out[r] = x[r] · parts + epilogue`, with the outputs of several matrices side by side in the
+/// columns of `out`. Activations and weights are rounded to BF16; products and sums are F32. The bits of
+/// an element depend on its two rows alone, and are the same on every tier that has this arithmetic.
 ///
 /// # Panics
-/// If the tier has no tiles ([`Tier::prompt_arithmetic`]), the shapes do not fit each other,
-/// a float part is of another type, or `scratch` was made for a smaller team.
+/// If the tier has no tiles ([`Tier::prompt_arithmetic`]), the shapes do not match, a float part has
+/// another type than those listed, or `scratch` was allocated for a smaller team.
 #[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the call")]
 pub fn matmul_bf16(
     team: &Team,
@@ -166,7 +164,7 @@ fn multiply(
     });
 }
 
-/// Rows of one matrix that a task multiplies.
+/// The weight rows of a task in one matrix.
 struct Panel<'a, T> {
     tier: Tier,
     tiles: T,
@@ -189,7 +187,7 @@ impl<T: Tiles> Panel<'_, T> {
             self.widen(&steps, panel);
             for block in 0..n_blocks {
                 let rows = block * PAIR_LEN..self.x.n_rows().min((block + 1) * PAIR_LEN);
-                // Then comes the next block, or the first one with the next columns.
+                // The next product has the next block of rows, or the first one with the next columns.
                 let next = match steps.end < n_steps {
                     _ if block + 1 < n_blocks => self.x.block(block + 1, steps.clone()),
                     true => self.x.block(0, steps.end..n_steps),
@@ -211,7 +209,7 @@ impl<T: Tiles> Panel<'_, T> {
         }
     }
 
-    /// Widens columns of the rows into a panel.
+    /// Widens columns of the weight rows to a panel.
     fn widen(&self, steps: &Range<usize>, panel: &mut [TilePair]) {
         let cols = steps.start * STEP_LEN..self.part.n_cols().min(steps.end * STEP_LEN);
         let groups = self.rows.start / TILE_LEN..self.rows.end.div_ceil(TILE_LEN);
@@ -222,7 +220,7 @@ impl<T: Tiles> Panel<'_, T> {
         }
     }
 
-    /// Adds what is added to the products.
+    /// Adds the epilogue.
     fn finish(&self, rows: Range<usize>, out: RowsMut<'_>) {
         if self.epilogue.bias.is_none() && self.epilogue.residual.is_none() {
             return;
@@ -236,7 +234,7 @@ impl<T: Tiles> Panel<'_, T> {
     }
 }
 
-/// Adds the biases, then the residuals, of some rows from column `col` on.
+/// Adds biases, then residuals, to some rows from column `col` on.
 #[inline(always)]
 fn add_epilogue(epilogue: &Epilogue<'_>, rows: Range<usize>, col: usize, mut out: RowsMut<'_>) {
     let cols = col..col + out.n_cols();

@@ -1,9 +1,9 @@
-//! Products of rows with the matrices of the experts that they chose.
+//! Products of rows with the matrices of their experts.
 //!
-//! Each of the four products is that of the file of its name, for rows that [`ExpertRows`] has sorted:
-//! the rows of an expert are multiplied together, and all experts are one loop of tasks. An element has
-//! the bits that it has where its row is alone, and for packed weights and tiles those that
-//! [`matmul_packed`](crate::matmul_packed) and [`matmul_bf16`](crate::matmul_bf16) give.
+//! There is one product per sibling file, for rows that [`ExpertRows`] has sorted: the rows of an expert
+//! are multiplied together, and one parallel loop covers all experts. The bits of an element are those
+//! of its row alone; for packed weights and tiles they are those of
+//! [`matmul_packed`](crate::matmul_packed) and [`matmul_bf16`](crate::matmul_bf16).
 
 use std::ops::Range;
 
@@ -25,11 +25,11 @@ use crate::{
     supports_rows,
 };
 
-/// The matrices of the experts, in parts that have the same input, such as gate and up.
+/// The experts' matrices, in parts with the same input, such as gate and up.
 pub struct ExpertParts<'a, M> {
-    /// Rows of the matrices of each part.
+    /// Number of outputs of each part.
     pub outs: &'a [usize],
-    /// The matrix of a part and an expert, `[out, in]`.
+    /// Returns the matrix of a part and an expert, `[out, in]`.
     pub matrix: &'a (dyn Fn(usize, usize) -> M + Sync),
 }
 
@@ -47,20 +47,20 @@ impl<M> Clone for ExpertParts<'_, M> {
 
 impl<M> Copy for ExpertParts<'_, M> {}
 
-/// Scratch memory for the sums of a task of [`experts_f32`] and [`experts_bf16`], for each thread.
+/// Scratch memory of [`experts_f32`] and [`experts_bf16`]: per thread the sums of a task.
 #[derive(Debug)]
 pub struct ExpertScratch(PerThread<Vec<f32>>); // [max_rows * SMALL_PANEL_ROWS]
 
 impl ExpertScratch {
-    /// Scratch memory for the threads of a team and `max_rows` rows.
+    /// Allocates for the threads of a team and at most `max_rows` rows.
     pub fn new(team: &Team, max_rows: usize) -> Self {
         let len = max_rows.next_multiple_of(BLOCK_ROWS) * SMALL_PANEL_ROWS;
         Self(PerThread::new(team.n_threads(), |_| vec![0.0; len]))
     }
 }
 
-/// Where products go: of row `r`, the results of its experts side by side for each part,
-/// `[n_rows, n_chosen * sum of outs]`.
+/// The result, `[n_rows, n_chosen * sum of outs]`: per row and part, the results of the row's experts
+/// side by side.
 struct Target<'a, 'o> {
     rows: &'a ExpertRows,
     outs: &'a [usize],
@@ -74,10 +74,10 @@ impl<'a, 'o> Target<'a, 'o> {
         Self { rows, outs, out }
     }
 
-    /// The results of weight rows `cols` of a part for a pair.
+    /// The results of a pair and the weight rows `cols` of a part.
     ///
     /// # Safety
-    /// While they are borrowed they are not reached in another way.
+    /// The results must not be accessed in another way while they are borrowed.
     unsafe fn row(&self, pair: usize, part: usize, cols: Range<usize>) -> RowsMut<'_> {
         let pair = self.rows.pair(pair);
         let before: usize = self.outs[..part].iter().sum();
@@ -88,16 +88,16 @@ impl<'a, 'o> Target<'a, 'o> {
     }
 }
 
-/// A task: weight rows of one part of one expert.
+/// A task: some weight rows of one part of one expert.
 struct Task<'a> {
     run: &'a ExpertRun,
     part: usize,
     rows: Range<usize>,
 }
 
-/// Calls `f(task, thread)` for tasks that cover the weight rows of the experts that were chosen.
-/// Tasks begin at multiples of `unit` rows; `per_task` says how many units one has, from their
-/// number over all experts.
+/// Calls `f(task, thread)` for tasks that cover the weight rows of all selected experts. Tasks begin at
+/// multiples of `unit` rows. `per_task` maps the number of units of all experts to the number of units
+/// per task.
 fn for_each_task(
     team: &Team,
     rows: &ExpertRows,
@@ -126,10 +126,11 @@ fn for_each_task(
     });
 }
 
-/// `out[r][i] = x[r, i] · parts of expert i of row r`, with 8-bit activations and packed weights.
+/// Computes `out[r][i] = x[r, i] · parts of the i-th expert of row r`, with 8-bit activations and packed
+/// weights.
 ///
 /// # Panics
-/// If the shapes do not fit each other, or `scratch` was made for a smaller team or fewer rows.
+/// If the shapes do not match, or `scratch` was allocated for a smaller team or fewer rows.
 pub fn experts_packed(
     team: &Team,
     tier: Tier,
@@ -189,7 +190,7 @@ impl PackedProduct<'_, '_> {
         out.row_mut(0).copy_from_slice(&sums[..n]);
     }
 
-    /// Multiplies the few rows with the groups.
+    /// Multiplies few rows with the packed groups.
     fn dot(&self) {
         let pairs = &self.task.run.pairs;
         dot_rows(self.tier, &self.matrix, self.groups(), self.x, pairs.clone(), |group, sums| {
@@ -199,7 +200,7 @@ impl PackedProduct<'_, '_> {
         });
     }
 
-    /// Multiplies the rows with the groups, two at a time.
+    /// Multiplies the rows with the groups, expanded two at a time.
     fn multiply(&self, scratch: &mut Scratch) {
         let (ty, n_cols) = (self.matrix.ty(), self.matrix.n_cols());
         let pairs = &self.task.run.pairs;
@@ -231,11 +232,11 @@ impl PackedProduct<'_, '_> {
     }
 }
 
-/// The same with F32 activations and float weights, for few rows; the bits are those of
+/// As [`experts_packed`], with F32 activations and float weights, for few rows. The bits are those of
 /// [`matmul_rows`](crate::matmul_rows).
 ///
 /// # Panics
-/// If the shapes do not fit each other, or weights are of a quantized type.
+/// If the shapes do not match, or weights have a quantized type.
 pub fn experts_rows(
     team: &Team,
     tier: Tier,
@@ -258,7 +259,7 @@ pub fn experts_rows(
             w.iter_mut().zip(weights).for_each(|(w, &i)| *w = matrix.row(i));
             let mut first = task.run.pairs.start;
             while first < task.run.pairs.end {
-                // As many at a time as the products of whole rows take.
+                // As many rows at a time as `matmul_rows` takes.
                 let left = task.run.pairs.end - first;
                 let n = if left >= TOKENS { TOKENS } else { left.min(2) };
                 let mut tokens = [&[] as &[f32]; TOKENS];
@@ -282,11 +283,11 @@ pub fn experts_rows(
     });
 }
 
-/// The same with F32 activations and weights of any type, widened once for all rows of an expert;
-/// the bits are those of [`matmul_f32`](crate::matmul_f32).
+/// As [`experts_packed`], with F32 activations and weights of any type, which are widened once for all
+/// rows of an expert. The bits are those of [`matmul_f32`](crate::matmul_f32).
 ///
 /// # Panics
-/// If the shapes do not fit each other, or a scratch was made for a smaller team or fewer rows.
+/// If the shapes do not match, or a scratch was allocated for a smaller team or fewer rows.
 #[expect(clippy::too_many_arguments, reason = "the arguments of the kernel")]
 pub fn experts_f32(
     team: &Team,
@@ -302,7 +303,7 @@ pub fn experts_f32(
     let n_threads = panels.0.len().min(scratch.0.len());
     assert!(team.n_threads() <= n_threads, "scratch for {n_threads} threads");
     let target = Target::new(rows, parts.outs, out);
-    // Narrow matrices still give every thread a few tasks.
+    // Narrow matrices are cut finer, so that every thread has a few tasks.
     let widest = parts.outs.iter().copied().max().unwrap_or(0);
     let n_panels = team.n_threads() * 4 / rows.runs().len().clamp(1, team.n_threads() * 4);
     let unit = widest.div_ceil(n_panels.max(1)).next_multiple_of(3).clamp(3, PANEL_ROWS);
@@ -346,11 +347,12 @@ fn store_tile(target: &Target<'_, '_>, task: &Task<'_>, tile: &RowsMut<'_>) {
     }
 }
 
-/// The same on tiles of BF16; the bits are those of [`matmul_bf16`](crate::matmul_bf16).
+/// As [`experts_packed`], on BF16 tiles. The bits are those of [`matmul_bf16`](crate::matmul_bf16).
 ///
 /// # Panics
-/// If the tier has no tiles ([`Tier::prompt_arithmetic`]), the shapes do not fit each other, float
-/// weights are of another type, or a scratch was made for a smaller team or fewer rows.
+/// If the tier has no tiles ([`Tier::prompt_arithmetic`]), the shapes do not match, float weights have
+/// another type than those of [`WeightsRef::Float`], or a scratch was allocated for a smaller team or
+/// fewer rows.
 #[expect(clippy::too_many_arguments, reason = "the arguments of the kernel")]
 pub fn experts_bf16(
     team: &Team,
@@ -393,7 +395,7 @@ pub fn experts_bf16(
     });
 }
 
-/// Multiplies the rows of an expert with the weight rows of a task, widened in `panel`.
+/// Multiplies the rows of an expert with the weight rows of a task, which it widens to `panel`.
 fn multiply_tiles(
     tier: Tier,
     tiles: impl Tiles,

@@ -1,9 +1,9 @@
-//! The product for prompts: f32 activations, weights widened to f32.
+//! The product of many F32 rows with weights of any type, widened to F32.
 //!
-//! A task takes a panel of weight rows, widens a stretch of their columns into
-//! scratch memory that stays in the L2 cache, and multiplies it with every activation
-//! row, 4 rows by 3 weight rows in registers. An element is the sum over stretches of
-//! `STRETCH` columns, in order, of 8 lanes added in one order.
+//! A task takes a panel of weight rows, widens a stretch of its columns to scratch memory that stays in
+//! the L2 cache, and multiplies it with all activation rows; the sums of 4 activation rows and 3 weight
+//! rows are in registers. An element is the sum over stretches of `STRETCH` columns, in order; within a
+//! stretch 8 lanes are added in a fixed order.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -16,31 +16,31 @@ use crate::lanes;
 use crate::vec_dot::widen;
 use crate::{PerThread, Rows, RowsMut, Team, Tier};
 
-/// Weight rows of a panel.
+/// Weight rows per panel.
 pub(super) const PANEL_ROWS: usize = 48;
-/// Columns widened at a time: whole blocks of every type.
+/// Columns that are widened at a time; whole blocks of every type.
 pub(super) const STRETCH: usize = 512;
-/// Weight rows, and activation rows, whose sums stay in registers.
+/// Number of weight rows, and of activation rows, whose sums stay in registers.
 const TILE_ROWS: usize = 3;
 #[cfg(target_arch = "x86_64")]
 const TILE_TOKENS: usize = 4;
 
-/// Scratch memory for the widened weights of each thread, 96 KiB each.
+/// Scratch memory of [`matmul_f32`]: per thread 96 KiB for widened weights.
 #[derive(Debug)]
 pub struct PanelScratch(pub(super) PerThread<Vec<f32>>);
 
 impl PanelScratch {
-    /// Scratch memory for the threads of a team.
+    /// Allocates for the threads of a team.
     pub fn new(team: &Team) -> Self {
         Self(PerThread::new(team.n_threads(), |_| vec![0.0; PANEL_ROWS * STRETCH]))
     }
 }
 
-/// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
-/// in the columns of `out`, all in f32.
+/// Computes `out[r] = x[r] · parts + epilogue` in F32, with the outputs of several matrices side by side
+/// in the columns of `out`.
 ///
 /// # Panics
-/// If the shapes do not fit each other, or `scratch` was made for a smaller team.
+/// If the shapes do not match, or `scratch` was allocated for a smaller team.
 pub fn matmul_f32(
     team: &Team,
     tier: Tier,
@@ -53,7 +53,7 @@ pub fn matmul_f32(
     let (n_tokens, n_cols) = (x.n_rows(), x.n_cols());
     let n = check_shapes(parts, n_tokens, n_cols, &out, epilogue);
     assert!(team.n_threads() <= scratch.0.len(), "scratch for {} threads", scratch.0.len());
-    // Narrow outputs still give every thread a few panels.
+    // Narrow outputs are cut finer, so that every thread has a few panels.
     let per_task = n.div_ceil(team.n_threads() * 4).next_multiple_of(TILE_ROWS);
     let grain = per_task.clamp(TILE_ROWS, PANEL_ROWS);
     team.for_each_tile_mut(out, n_tokens.max(1), grain, |mut tile, _row, col, thread| {
@@ -98,7 +98,7 @@ pub(super) fn stretch_bytes<'a>(
     &part.row(row)[k / block_len * block_bytes..][..len / block_len * block_bytes]
 }
 
-/// The bytes as floats, where they are floats that lie as the processor wants them.
+/// The bytes as F32 without a copy, if they are F32 in native byte order and aligned.
 pub(super) fn as_floats(ty: BlockType, bytes: &[u8]) -> Option<&[f32]> {
     let native = ty == BlockType::F32 && cfg!(target_endian = "little");
     if native { bytemuck::try_cast_slice(bytes).ok() } else { None }
@@ -125,7 +125,7 @@ pub(super) fn multiply_panel(
     }
 }
 
-/// The sum of 8 lanes, then of the products past the last 8.
+/// The dot product: a sum of 8 lanes, plus the products past the last multiple of 8.
 fn dot(w: &[f32], x: &[f32]) -> f32 {
     let ((w, w_tail), (x, x_tail)) = (w.as_chunks::<8>(), x.as_chunks::<8>());
     let mut lanes = [0.0; 8];
@@ -157,7 +157,7 @@ fn multiply_panel_avx2(panel: &[&[f32]], x: Rows<'_>, out: &mut RowsMut<'_>) {
     }
 }
 
-/// All weight rows of the panel with `M` activation rows; returns `M`.
+/// Multiplies all weight rows of the panel with `M` activation rows; returns `M`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn multiply_tokens<const M: usize>(
@@ -195,8 +195,8 @@ fn add_tile<const N: usize, const M: usize>(
     }
 }
 
-/// The first `len` values of each row, in eights and what is left. Apart from the
-/// kernels, because code inside array combinators does not inherit their features.
+/// The first `len` values of each row, as chunks of eight and a remainder. A function of its own,
+/// because closures in array combinators do not inherit the kernels' target features.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn chunks<const N: usize>(rows: [&[f32]; N], len: usize) -> ([&[[f32; 8]]; N], [&[f32]; N]) {
@@ -205,8 +205,8 @@ fn chunks<const N: usize>(rows: [&[f32]; N], len: usize) -> ([&[[f32; 8]]; N], [
     (rows.map(|(chunks, _)| &chunks[..n_chunks]), rows.map(|(_, tail)| tail))
 }
 
-/// The products of `N` weight rows and `M` activation rows. The lanes of a product
-/// are the same whatever `N` and `M` are.
+/// The products of `N` weight rows and `M` activation rows. The lanes of a product do not depend on `N`
+/// and `M`.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -1,15 +1,17 @@
-//! Products of activation rows with weight matrices, spread over the team.
+//! Products of activation rows with weight matrices, computed by the whole team.
 //!
-//! `out[r][n] = x[r] · w[n] + bias[n] + residual[r][n]`. Each element is computed
-//! from its own two rows in one order, so its bits depend on nothing else: not on the
-//! number of rows, of threads, or on the matrices beside it.
+//! `out[r][n] = x[r] · w[n] + bias[n] + residual[r][n]`. Each element is computed from its own two rows
+//! in one order, so its bits depend neither on the other rows and matrices nor on the number of
+//! threads.
 //!
-//! `packed` multiplies quantized weights with 8-bit activations. With F32 activations,
-//! `float` takes weights of every type and is made for many rows, and `rows` takes
-//! float weights and is made for few. Quantized types that are not packed
-//! ([`packs`](crate::packs)) have the product of `float` for any number of rows. `bf16` multiplies
-//! many rows of BF16 with weights that it widens to BF16, packed or float, on tiles. `experts` has
-//! the four of them for rows that chose some of several matrices.
+//! | file | activations | weights | rows |
+//! |---|---|---|---|
+//! | `packed` | 8-bit | quantized and packed ([`packs`](crate::packs)) | any |
+//! | `rows` | F32 | float | few |
+//! | `float` | F32 | any | many; any for quantized types that are not packed |
+//! | `bf16` | BF16 | packed or float, widened to BF16 tiles | many |
+//!
+//! `experts` has these products for rows that are multiplied with some of several matrices.
 
 mod bf16;
 mod experts;
@@ -43,8 +45,8 @@ impl<'a> MatrixRef<'a> {
     /// A matrix of `n_rows` outputs and `n_cols` inputs.
     ///
     /// # Panics
-    /// If the type is not one of weights ([`supports_weights`]), the rows are not
-    /// whole blocks, or `data` is not the bytes of that many.
+    /// If the type is not one of weights ([`supports_weights`]), the rows are not whole blocks, or `data` has
+    /// another length than the rows.
     pub fn new(ty: BlockType, n_rows: usize, n_cols: usize, data: &'a [u8]) -> Self {
         assert!(supports_weights(ty), "{ty} is not a type of weights");
         let row_bytes = ty.row_bytes(n_cols).expect("the rows are whole blocks");
@@ -58,12 +60,12 @@ impl<'a> MatrixRef<'a> {
         self.ty
     }
 
-    /// Number of rows: outputs.
+    /// Number of rows, which are outputs.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Number of columns: inputs.
+    /// Number of columns, which are inputs.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
@@ -83,7 +85,7 @@ impl<'a> MatrixRef<'a> {
     }
 }
 
-/// What is added to a product before it is stored.
+/// Summands of a product, added before it is stored.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Epilogue<'a> {
     /// Added to every row.
@@ -93,17 +95,17 @@ pub struct Epilogue<'a> {
 }
 
 impl Epilogue<'_> {
-    /// What is added to element `(r, n)`.
+    /// The summand of element `(r, n)`.
     #[inline]
     fn at(&self, r: usize, n: usize) -> f32 {
         let bias = self.bias.map_or(0.0, |bias| bias[n]);
         self.residual.map_or(bias, |residual| bias + residual.row(r)[n])
     }
 
-    /// Checks that there are biases and residuals for a product.
+    /// Checks the shapes against that of a product.
     ///
     /// # Panics
-    /// If there are others.
+    /// If they differ.
     fn check(&self, n_rows: usize, n_cols: usize) {
         if let Some(bias) = self.bias {
             assert_eq!(bias.len(), n_cols, "length of the bias");
@@ -114,7 +116,7 @@ impl Epilogue<'_> {
         }
     }
 
-    /// Stores the sixteen sums of row `r` from column `n` on, with what is added to them.
+    /// Adds bias and residual to the sixteen sums of row `r` from column `n` on, and stores them.
     #[inline]
     fn store_group(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32; 16]) {
         *out = *sums;
@@ -127,7 +129,7 @@ impl Epilogue<'_> {
         }
     }
 
-    /// The same for as many of the sums as `out` takes.
+    /// As [`Self::store_group`], for the first `out.len()` sums.
     #[inline]
     fn store(&self, r: usize, n: usize, sums: &[f32; 16], out: &mut [f32]) {
         if let Ok(out) = <&mut [f32; 16]>::try_from(&mut *out) {
@@ -141,8 +143,8 @@ impl Epilogue<'_> {
     }
 }
 
-/// Checks the shapes of a product of `n_tokens` rows and returns the columns of the
-/// parts together.
+/// Checks the shapes of a product of `n_tokens` rows, and returns the number of output columns of all
+/// parts.
 ///
 /// # Panics
 /// If they do not fit each other.
@@ -162,8 +164,8 @@ fn check_shapes(
     n
 }
 
-/// Calls `f(part, first row in the part, rows, first column)` for each part that the
-/// output columns from `col` to `end` touch.
+/// Calls `f(part, first row in the part, number of rows, first column)` for each part that overlaps the
+/// output columns `col..end`.
 fn for_each_segment<'a>(
     parts: &[MatrixRef<'a>],
     col: usize,

@@ -1,8 +1,8 @@
-//! The product of 8-bit activations with packed weights, the default for every row.
+//! The product of 8-bit activations with packed weights, the default for quantized weights.
 //!
-//! One row, of one plane or two, reads the packed weights as they lie, in several streams; a
-//! task is a run of groups of sixteen rows. For more rows a task expands some columns of two groups
-//! into panels that stay in the nearest caches, and multiplies them with all rows.
+//! A task is a run of groups of sixteen weight rows. Few activation rows are multiplied with the packed
+//! weights directly, which are read in several streams. For more rows, a task expands some columns of
+//! two groups to panels that stay in the L1 and L2 caches, and multiplies these with all rows.
 
 use std::ops::Range;
 
@@ -15,19 +15,17 @@ use crate::quantize::{QuantizedRow, QuantizedRows};
 use crate::streams::{STREAMS, for_each_group};
 use crate::{PackedRef, PerThread, RowsMut, Team, Tier};
 
-/// Columns that are expanded at a time: whole blocks of every type.
+/// Columns that are expanded at a time; whole blocks of every type.
 pub(super) const PANEL_COLS: usize = 768;
-/// Tasks that each thread gets, so that a slow thread can be helped.
+/// Tasks per thread, so that others can take over tasks of a slow thread.
 pub(super) const TASKS_PER_THREAD: usize = 8;
-/// The maximum number of groups of a task that multiplies several rows.
+/// Maximum number of groups of a task that expands them.
 pub(super) const MAX_GROUPS: usize = 4;
-/// Rows that are multiplied before their products are stored: whole tiles of rows of every
-/// tier and whole pairs of planes, few enough that the stores wait while the next rows are
-/// multiplied.
+/// Rows that are multiplied before their products are stored: a multiple of every tier's tile of rows
+/// and of two planes, and few enough that the stores overlap with the products of the next rows.
 pub(super) const BATCH_ROWS: usize = 48;
 
-/// Scratch memory of [`matmul_packed`] for each thread of a team: two panels of 21 KiB and
-/// the sums of two groups.
+/// Scratch memory of [`matmul_packed`]: per thread two panels of 21 KiB and the sums of two groups.
 #[derive(Debug)]
 pub struct PackedScratch(pub(super) PerThread<Scratch>);
 
@@ -38,8 +36,7 @@ pub(super) struct Scratch {
 }
 
 impl PackedScratch {
-    /// Scratch memory for the threads of a team and products of at most `max_rows` rows, planes
-    /// counted each.
+    /// Allocates for the threads of a team and at most `max_rows` rows; each plane counts.
     pub fn new(team: &Team, max_rows: usize) -> Self {
         Self(PerThread::new(team.n_threads(), |_| Scratch {
             panels: std::array::from_fn(|_| vec![PanelGroup::ZERO; PANEL_COLS / GROUP_LEN]),
@@ -48,13 +45,12 @@ impl PackedScratch {
     }
 }
 
-/// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
-/// in the columns of `out`. The bits of an element depend on its two rows alone, and
-/// are the same on every tier. The products of both planes of a row are added up before the epilogue.
+/// Computes `out[r] = x[r] · parts + epilogue`, with the outputs of several matrices side by side in the
+/// columns of `out`. The products of a row's two planes are added before the epilogue. The bits of an
+/// element depend on its two rows alone, and are the same on every tier.
 ///
 /// # Panics
-/// If the shapes do not fit each other, or `scratch` was made for a smaller team or
-/// fewer rows, planes counted each.
+/// If the shapes do not match, or `scratch` was allocated for a smaller team or fewer rows.
 #[expect(clippy::needless_pass_by_value, reason = "the view must be exclusive for the call")]
 pub fn matmul_packed(
     team: &Team,
@@ -82,7 +78,7 @@ pub fn matmul_packed(
     let per_task = if is_direct {
         per_task.next_multiple_of(STREAMS)
     } else {
-        // Whole pairs, as long as there is a task for every thread.
+        // Whole pairs of groups, unless some threads would have no task.
         let per_task = per_task.clamp(1, MAX_GROUPS);
         let pairs = if per_task == 1 { PANELS } else { per_task / PANELS * PANELS };
         if n_groups.div_ceil(pairs) < team.n_threads() { per_task } else { pairs }
@@ -114,7 +110,8 @@ pub fn matmul_packed(
     });
 }
 
-/// Calls `store` with the products of a few rows, planes counted, with each of some groups of a matrix.
+/// Multiplies a few rows, where each plane counts, with some groups of a matrix, and calls
+/// `store(group, products)`.
 pub(super) fn dot_rows(
     tier: Tier,
     matrix: &PackedRef<'_>,
@@ -124,7 +121,7 @@ pub(super) fn dot_rows(
     mut store: impl FnMut(usize, &[GroupSums]), // the group, [rows]
 ) {
     let n_rows = rows.len();
-    // What is after the rows is not read.
+    // The array is filled up with the last row; the padding is not read.
     let rows: [QuantizedRow<'_>; MAX_DIRECT_ROWS] =
         std::array::from_fn(|i| x.row(rows.start + i.min(n_rows - 1)));
     let mut sums = [[0.0; PACKED_ROWS]; STREAMS * MAX_DIRECT_ROWS];
@@ -139,7 +136,7 @@ pub(super) fn dot_rows(
     });
 }
 
-/// The groups of a task that lie in one matrix.
+/// The part of a task in one matrix.
 struct Segment<'s> {
     tier: Tier,
     part: &'s PackedRef<'s>,
@@ -148,7 +145,7 @@ struct Segment<'s> {
 }
 
 impl Segment<'_> {
-    /// Multiplies the few rows with the groups in `range`.
+    /// Multiplies few rows with the packed groups in `range`.
     fn dot<'o>(&self, range: Range<usize>, tile: impl Fn(Range<usize>) -> (RowsMut<'o>, usize)) {
         let rows = 0..self.x.n_rows();
         dot_rows(self.tier, self.part, range, self.x, rows.clone(), |group, sums| {
@@ -157,7 +154,7 @@ impl Segment<'_> {
         });
     }
 
-    /// Multiplies all rows with the groups in `range`, two at a time.
+    /// Multiplies all rows with the groups in `range`, expanded two at a time.
     fn multiply<'o>(
         &self,
         range: Range<usize>,
@@ -189,8 +186,8 @@ impl Segment<'_> {
         }
     }
 
-    /// Stores the products of some rows with the groups of `out`, whose first column is `col`.
-    /// Both planes of a row are among them.
+    /// Stores the products of some rows, with both planes of a row or none, to `out`, whose first column is
+    /// column `col` of the output.
     fn store(
         &self,
         rows: Range<usize>,
@@ -215,7 +212,7 @@ impl Segment<'_> {
         }
     }
 
-    /// Stores the products of row `r` of `out` with each group.
+    /// Stores row `r` of `out`, given the products with each group.
     #[inline]
     fn store_row(
         &self,

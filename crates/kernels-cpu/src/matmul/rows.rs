@@ -1,25 +1,23 @@
-//! The product of a few rows of F32 activations with float weights, which are read once
-//! in the form they lie in memory.
+//! The product of a few F32 rows with float weights, which are read once, in their stored type.
 //!
-//! A task is a run of weight rows. It multiplies each row with all activation rows while it
-//! is in the cache.
+//! A task is a run of weight rows. It multiplies each of them with all activation rows while it is in
+//! the cache.
 
 use super::{Epilogue, MatrixRef, check_shapes, for_each_segment};
 use crate::streams::{STREAMS, for_each_group};
 use crate::vec_dot::dot_float;
 use crate::{Rows, RowsMut, Team, Tier};
 
-/// Tasks that each thread gets, so that a slow thread can be helped.
+/// Tasks per thread, so that others can take over tasks of a slow thread.
 pub(super) const TASKS_PER_THREAD: usize = 8;
-/// Rows of a task: at least, and a multiple of.
+/// Minimum number of weight rows per task; task sizes are multiples of it.
 const ROW_GRAIN: usize = 16;
 
-/// `out[r] = x[r] · parts + epilogue`, with the rows of several matrices side by side
-/// in the columns of `out`. The order of an element's sum is another than that of
-/// [`matmul_f32`](crate::matmul_f32).
+/// Computes `out[r] = x[r] · parts + epilogue`, with the outputs of several matrices side by side in the
+/// columns of `out`. Elements are summed in another order than by [`matmul_f32`](crate::matmul_f32).
 ///
 /// # Panics
-/// If the shapes do not fit each other, or weights are of a quantized type.
+/// If the shapes do not match, or weights have a quantized type.
 pub fn matmul_rows(
     team: &Team,
     tier: Tier,
@@ -41,7 +39,7 @@ pub fn matmul_rows(
     });
 }
 
-/// The part of a task that lies in one matrix.
+/// The part of a task in one matrix.
 struct Segment<'s, 't, 'a> {
     tier: Tier,
     part: &'s MatrixRef<'a>,

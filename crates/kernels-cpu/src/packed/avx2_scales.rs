@@ -1,4 +1,4 @@
-//! The scales of sixteen rows in AVX2 registers of eight.
+//! The scales of sixteen rows in AVX2 registers of eight rows.
 
 use std::arch::x86_64::*;
 use std::arch::x86_64::{
@@ -18,7 +18,7 @@ fn negative(v: __m256) -> __m256 {
     _mm256_xor_ps(v, _mm256_set1_ps(-0.0))
 }
 
-/// The `i`-th list of f16 as floats.
+/// Loads the `i`-th list of f16 as floats.
 ///
 /// # Safety
 /// The scales have the list.
@@ -32,7 +32,7 @@ unsafe fn halves(scales: *const u8, i: usize) -> [__m256; 2] {
     }
 }
 
-/// A list of exponents as half of their powers of two.
+/// Loads a list of exponents as half of their powers of two.
 ///
 /// # Safety
 /// The scales have the list.
@@ -45,7 +45,7 @@ unsafe fn powers(scales: *const u8) -> [__m256; 2] {
     for (out, bytes) in out.iter_mut().zip([bytes, _mm_srli_si128::<8>(bytes)]) {
         let exponent = _mm256_cvtepu8_epi32(bytes);
         let normal = _mm256_slli_epi32::<23>(_mm256_sub_epi32(exponent, _mm256_set1_epi32(1)));
-        // Exponents 0 and 1 are below the normal numbers.
+        // The scales of exponents 0 and 1 are subnormal.
         let small = _mm256_sllv_epi32(_mm256_set1_epi32(0x0020_0000), exponent);
         let is_small = _mm256_cmpgt_epi32(_mm256_set1_epi32(2), exponent);
         *out = _mm256_castsi256_ps(_mm256_blendv_epi8(normal, small, is_small));
@@ -71,7 +71,7 @@ fn floats(bytes: __m128i) -> [__m256; 2] {
     [_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high)]
 }
 
-/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+/// Converts sixteen nonnegative FP8 numbers (`E4M3`) to half of them.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn e4m3_halves(bytes: __m128i) -> [__m256; 2] {
@@ -83,11 +83,11 @@ fn e4m3_halves(bytes: __m128i) -> [__m256; 2] {
     })
 }
 
-/// Sixteen signed bytes as words, each twice.
+/// Widens sixteen signed bytes to 16 bits, each twice.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn twice(bytes: __m128i) -> [__m256i; 2] {
-    // Each byte goes to the upper half of two words, whose lower half is cleared, and is
+    // Each byte moves to the upper halves of two words, whose lower halves are cleared, and is then
     // shifted down.
     const fn places(first: i64) -> i64 {
         const CLEAR: i64 = 0x80;
@@ -103,7 +103,7 @@ fn twice(bytes: __m128i) -> [__m256i; 2] {
     ]
 }
 
-/// The two numbers of 6 bits of a group.
+/// The two 6-bit numbers of a group.
 ///
 /// # Safety
 /// The pointer is to the numbers of a packed block.
@@ -113,7 +113,7 @@ pub(super) unsafe fn sixes(at: *const u8, group: usize) -> [__m128i; 2] {
     // SAFETY: the caller's promise.
     let (low, high) =
         unsafe { (load(at.add(16 * group)), load(at.add(SIXES_LOW + 16 * (group / 2)))) };
-    // The group's four high bits to the low nibble of each byte.
+    // The group's four high bits move to the low nibble of each byte.
     let high = _mm_srl_epi16(high, _mm_cvtsi32_si128((group % 2 * 4) as i32));
     let two = _mm_set1_epi8(0x30);
     let a = _mm_and_si128(_mm_slli_epi16::<4>(high), two);
@@ -121,7 +121,7 @@ pub(super) unsafe fn sixes(at: *const u8, group: usize) -> [__m128i; 2] {
     [_mm_or_si128(low_nibbles(low), a), _mm_or_si128(high_nibbles(low), b)]
 }
 
-/// The number of 6 bits of a group: low nibbles of two groups in a byte, then the high bits of four.
+/// The 6-bit number of a group: low nibbles of two groups share a byte, and high bits of four.
 ///
 /// # Safety
 /// The pointer is to the numbers of a packed block.
@@ -161,12 +161,12 @@ pub(super) fn odd(bytes: __m128i) -> __m128i {
     _mm_add_epi8(_mm_add_epi8(bytes, bytes), _mm_set1_epi8(1))
 }
 
-/// Factor and minimum of nibbles of IQ1_S; see [`super::types::iq1_s_integers`].
+/// Factor and minimum of IQ1_S nibbles; see [`super::types::iq1_s_integers`].
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn iq1_s(nibbles: __m128i) -> [__m128i; 2] {
     let factor = odd(_mm_and_si128(nibbles, _mm_set1_epi8(7)));
-    // 16 bits of neighbours do not mix, as eight times a factor is below 128.
+    // Adjacent bytes do not mix in the 16-bit shift, because eight times a factor is below 128.
     let eight = _mm_slli_epi16::<3>(factor);
     let negative = _mm_cmpgt_epi8(nibbles, _mm_set1_epi8(7));
     let more = _mm_add_epi8(eight, factor);

@@ -1,5 +1,5 @@
-//! The scales of sixteen rows in AVX-512 registers, each in an array of one, as the kernels
-//! of narrower registers have longer arrays.
+//! The scales of sixteen rows in one AVX-512 register, as an array of length one, because the shared code
+//! has arrays of registers.
 
 use std::arch::x86_64::*;
 use std::arch::x86_64::{
@@ -25,7 +25,7 @@ fn negative(v: __m512) -> __m512 {
     _mm512_xor_ps(v, _mm512_set1_ps(-0.0))
 }
 
-/// The `i`-th list of f16 as floats.
+/// Loads the `i`-th list of f16 as floats.
 ///
 /// # Safety
 /// The scales have the list.
@@ -36,7 +36,7 @@ unsafe fn halves(scales: *const u8, i: usize) -> [__m512; 1] {
     [unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(scales.add(i * HALVES_BYTES).cast())) }]
 }
 
-/// A list of exponents as half of their powers of two.
+/// Loads a list of exponents as half of their powers of two.
 ///
 /// # Safety
 /// The scales have the list.
@@ -46,7 +46,7 @@ unsafe fn powers(scales: *const u8) -> [__m512; 1] {
     // SAFETY: the caller's promise.
     let exponent = _mm512_cvtepu8_epi32(unsafe { load(scales) });
     let normal = _mm512_slli_epi32::<23>(_mm512_sub_epi32(exponent, _mm512_set1_epi32(1)));
-    // Exponents 0 and 1 are below the normal numbers.
+    // The scales of exponents 0 and 1 are subnormal.
     let small = _mm512_sllv_epi32(_mm512_set1_epi32(0x0020_0000), exponent);
     let is_small = _mm512_cmplt_epu32_mask(exponent, _mm512_set1_epi32(2));
     [_mm512_castsi512_ps(_mm512_mask_mov_epi32(normal, is_small, small))]
@@ -59,7 +59,7 @@ fn floats(bytes: __m128i) -> [__m512; 1] {
     [_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(bytes))]
 }
 
-/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+/// Converts sixteen nonnegative FP8 numbers (`E4M3`) to half of them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn e4m3_halves(bytes: __m128i) -> [__m512; 1] {
@@ -67,7 +67,7 @@ fn e4m3_halves(bytes: __m128i) -> [__m512; 1] {
     [_mm512_mul_ps(_mm512_castsi512_ps(bits), _mm512_set1_ps(E4M3_HALF_UNIT))]
 }
 
-/// Sixteen signed bytes as words, each twice.
+/// Widens sixteen signed bytes to 16 bits, each twice.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
 fn twice(bytes: __m128i) -> [__m512i; 1] {

@@ -1,4 +1,4 @@
-//! The types of one or two bits an element without indices, and NVFP4, as they are packed.
+//! The packed formats of the types with one or two bits per element and no indices, and of NVFP4.
 
 use realizar_quant::{BlockType, codebook};
 
@@ -6,7 +6,7 @@ use super::PACKED_ROWS;
 use super::format::{Format, Integers, Planes, RowQuants, RowScales, ScaleKind};
 use super::pack::{Block, Word, digits_of, pairs_of, pairs_of_bits, singles_of_bits};
 
-/// Two bits.
+/// Planes of two bits.
 const PAIRS: Planes = Planes { pairs: Some(0), ..Planes::NONE };
 
 /// TQ1_0: `w = d * (q - 1)`. Packed as [`TQ2_0`].
@@ -20,7 +20,7 @@ impl Format for TQ1_0 {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // The last two bytes of the block.
+        // The scale is the last two bytes of the block.
         RowScales::of_halves(block.word(50).down(16), 1)
     }
 
@@ -32,7 +32,7 @@ impl Format for TQ1_0 {
             let pairs = Some(pairs_of(digits, 0));
             put(group, RowQuants { pairs, ..RowQuants::NONE });
         }
-        // Five halves of groups, and in the last half a digit of one word for four columns.
+        // Five halves of groups; in the last half, each digit of one word is four columns.
         let [a, b, c, d] = block.words(32);
         let last = block.word(48);
         let half = |k: usize| [a, b, c, d].map(|word| digits_of(word, k));
@@ -58,7 +58,7 @@ impl Format for TQ2_0 {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // The last two bytes of the block.
+        // The scale is the last two bytes of the block.
         RowScales::of_halves(block.word(62).down(16), 1)
     }
 
@@ -130,7 +130,7 @@ impl Format for NVFP4 {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // 127 stands for zero, and the highest bit for nothing.
+        // 127 encodes zero, and the highest bit is ignored.
         let scales = block.word(0).map(|word| {
             let scales = word.to_le_bytes();
             u32::from_le_bytes(scales.map(|scale| if scale == 0x7f { 0 } else { scale & 0x7f }))
@@ -142,7 +142,7 @@ impl Format for NVFP4 {
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         let (low, high) = (0x0f0f_0f0f, 0xf0f0_f0f0);
         for group in 0..2 {
-            // Of 16 columns, the first 8 are in the low nibbles of two words.
+            // The first 8 of 16 columns are in the low nibbles of two words.
             let [a, b, c, d] = block.words(4 + 16 * group);
             let nibbles = Some([
                 a.and(low).or(c.up(4).and(high)),

@@ -1,16 +1,16 @@
-//! Quantized weight matrices in the order in which the kernels read them.
+//! Quantized weight matrices, packed in the order in which the kernels read them.
 //!
-//! Sixteen rows lie interleaved: of every 32 columns, the values of all sixteen rows
-//! are neighbours, four columns of a row to a 32-bit word. One word of activations
-//! then meets sixteen rows in a register or two, sums need no shuffles, and every
-//! lane is a row. A packed matrix has the bytes of the file's blocks, but for the IQ1, IQ2 and IQ3
-//! types and TQ1_0: their files have indices of points of 4 or 8 elements, or five elements to a byte, which
-//! planes of two, three or four bits an element replace, so that no kernel looks in a table that does not fit a
+//! Groups of sixteen rows are interleaved: for every 32 columns, the values of the sixteen rows are
+//! adjacent, with four columns of a row in each 32-bit word. One word of activations is then multiplied
+//! with sixteen rows in one or two registers, each lane is a row, and sums need no shuffles.
+//!
+//! A packed matrix has as many bytes as the file's blocks, except for IQ1, IQ2, IQ3 and TQ1_0. Files of
+//! these types have indices of points of 4 or 8 elements, or five elements per byte; packed, each
+//! element has two, three or four bits of its own, so that kernels need no tables larger than a
 //! register.
 //!
-//! The bits of a product are the same on every tier and for any number of rows:
-//! within 16 columns sums are exact integers, and they are added in order with fused
-//! multiply-adds, one accumulator an element.
+//! The bits of a product are the same on every tier and for any number of rows: sums over 16 columns are
+//! exact integers, and fused multiply-adds accumulate them in order, with one accumulator per element.
 
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod dot;
@@ -56,28 +56,27 @@ use crate::{MatrixRef, Pages, QuantizedRows, Team, Tier};
 use format::Format;
 use types::with_format;
 
-/// Rows that lie interleaved.
+/// Number of rows that are interleaved.
 pub const PACKED_ROWS: usize = 16;
 
-/// The name of the packed layout. It changes with any byte of what [`pack_group`] makes,
-/// so that packed matrices that were stored are not mistaken for those of today.
+/// The name of the packed layout. It must change whenever a byte that [`pack_group`] writes changes, so
+/// that stored packed matrices of an older layout are detected.
 pub const PACKED_LAYOUT: &str = "x16 1";
 
-/// Columns that the kernels take at a time, with two scales of the activations.
+/// Columns per step of the kernels; the activations have two scales for them.
 pub(crate) const GROUP_LEN: usize = 32;
 
 /// The sums of one activation row with the rows of a group.
 pub(crate) type GroupSums = [f32; PACKED_ROWS];
 
-/// Whether matrices of this type can be packed: all quantized types but FP8 (F8_0) and those of
+/// Whether matrices of this type can be packed: all quantized types except FP8 (F8_0) and those for
 /// activations.
 pub const fn packs(ty: BlockType) -> bool {
     types::is_packed(ty)
 }
 
-/// Bytes of a packed matrix: those of its blocks in planes, with the rows rounded up to whole
-/// groups of [`PACKED_ROWS`]. `None` if the type cannot be packed, the columns are not
-/// whole blocks, or the size overflows.
+/// Bytes of a packed matrix, with the rows rounded up to whole groups of [`PACKED_ROWS`]. `None` if the
+/// type cannot be packed, the columns are not whole blocks, or the size overflows.
 pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize> {
     if !packs(ty) || !n_cols.is_multiple_of(ty.block_len()) {
         return None;
@@ -87,12 +86,12 @@ pub fn packed_bytes(ty: BlockType, n_rows: usize, n_cols: usize) -> Option<usize
     n_rows.div_ceil(PACKED_ROWS).checked_mul(PACKED_ROWS)?.checked_mul(row_bytes)
 }
 
-/// Packs group `group` of a matrix: its rows from `16 * group` on. Rows past the last
-/// one become zeros. The bytes are the same on every tier.
+/// Packs group `group` of a matrix, the sixteen rows from `16 * group` on. Rows past the last one become
+/// zeros. The bytes are the same on every tier.
 ///
 /// # Panics
-/// If the type cannot be packed, there is no such group, or `out` is not the bytes of
-/// sixteen rows.
+/// If the type cannot be packed, there is no such group, or `out` is not [`packed_bytes`] of sixteen
+/// rows long.
 pub fn pack_group(tier: Tier, matrix: &MatrixRef<'_>, group: usize, out: &mut [u8]) {
     with_format!(matrix.ty(), F => pack::pack_group::<F>(tier, matrix, group, out));
 }
@@ -110,11 +109,11 @@ pub fn pack(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, out: &mut [u8]) {
     pack_groups(team, tier, matrix, 0, out);
 }
 
-/// Packs groups of a matrix from group `first` on, as many as `out` holds, on all threads.
-/// Allocates a list of the groups.
+/// Packs the groups of a matrix from group `first` on, as many as `out` holds, on all threads. Allocates
+/// a list of the groups.
 ///
 /// # Panics
-/// If `out` is not the bytes of whole groups of the matrix.
+/// If the length of `out` is not that of whole groups, or they are not groups of the matrix.
 pub fn pack_groups(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, first: usize, out: &mut [u8]) {
     let group_bytes = packed_bytes(matrix.ty(), PACKED_ROWS, matrix.n_cols());
     let group_bytes = group_bytes.filter(|&n| n > 0).expect("a packed type with columns");
@@ -123,7 +122,7 @@ pub fn pack_groups(team: &Team, tier: Tier, matrix: &MatrixRef<'_>, first: usize
     team.for_each_mut(&mut groups, |i, group, _| pack_group(tier, matrix, first + i, group));
 }
 
-/// A packed matrix that owns its memory.
+/// An owned packed matrix.
 ///
 /// ```
 /// use realizar_kernels_cpu::{MatrixRef, PackedMatrix, Team, Tier};
@@ -145,8 +144,8 @@ pub struct PackedMatrix {
 }
 
 impl PackedMatrix {
-    /// Packs a matrix on all threads; `None` if its type cannot be packed ([`packs`]) or
-    /// there is too little memory.
+    /// Packs a matrix on all threads; `None` if its type cannot be packed ([`packs`]) or there is too little
+    /// memory.
     pub fn new(team: &Team, tier: Tier, matrix: &MatrixRef<'_>) -> Option<Self> {
         let (ty, n_rows, n_cols) = (matrix.ty(), matrix.n_rows(), matrix.n_cols());
         let mut data = Pages::zeroed(packed_bytes(ty, n_rows, n_cols)?)?;
@@ -154,13 +153,13 @@ impl PackedMatrix {
         Some(Self { ty, n_rows, n_cols, data })
     }
 
-    /// The matrix as the products take it.
+    /// A view of the matrix.
     pub fn view(&self) -> PackedRef<'_> {
         PackedRef::new(self.ty, self.n_rows, self.n_cols, &self.data)
     }
 }
 
-/// A packed matrix in memory.
+/// A borrowed packed matrix.
 #[derive(Clone, Copy, Debug)]
 pub struct PackedRef<'a> {
     ty: BlockType,
@@ -187,17 +186,17 @@ impl<'a> PackedRef<'a> {
         self.ty
     }
 
-    /// Number of rows: outputs.
+    /// Number of rows, which are outputs.
     pub const fn n_rows(&self) -> usize {
         self.n_rows
     }
 
-    /// Number of columns: inputs.
+    /// Number of columns, which are inputs.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Number of groups of [`PACKED_ROWS`] rows, the last one padded.
+    /// Number of groups of [`PACKED_ROWS`] rows; the last one may be padded.
     pub const fn n_groups(&self) -> usize {
         self.n_rows.div_ceil(PACKED_ROWS)
     }
@@ -229,12 +228,12 @@ trait Kernels: format::Format {}
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 impl<F: format::Format> Kernels for F {}
 
-/// Rows that [`dot_groups`] takes, at most.
+/// Maximum number of rows that [`dot_groups`] takes.
 pub(crate) const MAX_DIRECT_ROWS: usize = 16;
 
-/// Rows that meet packed weights as they lie, at most, planes counted: for more of them, expanding
-/// the weights once is less work. Registers of 512 bits have room for four rows at a time, the others
-/// for two.
+/// Maximum number of activation rows, where each plane counts, that are multiplied with packed weights
+/// directly. For more rows, expanding the weights once is less work. 512-bit registers have room for the
+/// sums of four rows at a time, the others for two.
 pub(crate) fn direct_rows(tier: Tier) -> usize {
     match tier.vectors() {
         #[cfg(target_arch = "x86_64")]
@@ -243,12 +242,12 @@ pub(crate) fn direct_rows(tier: Tier) -> usize {
     }
 }
 
-/// The sums of a row's two planes.
+/// Adds the sums of a row's two planes.
 pub(crate) fn add_planes(first: &GroupSums, second: &GroupSums) -> GroupSums {
     std::array::from_fn(|i| first[i] + second[i])
 }
 
-/// The products of at most [`MAX_DIRECT_ROWS`] activation rows, planes counted, with the rows of 1 or
+/// Multiplies at most [`MAX_DIRECT_ROWS`] activation rows, where each plane counts, with the rows of 1 or
 /// [`STREAMS`](crate::streams::STREAMS) groups of a matrix.
 pub(crate) fn dot_groups(
     tier: Tier,
@@ -294,8 +293,7 @@ fn dot_groups_of<F: Kernels>(
     }
 }
 
-/// Expands columns of a group, from block `block` on, into a panel that
-/// [`multiply_panels`] takes on the same tier.
+/// Expands columns of a group from column `col` on to a panel for [`multiply_panels`] on the same tier.
 pub(crate) fn expand(
     tier: Tier,
     ty: BlockType,
@@ -330,11 +328,11 @@ fn expand_of<F: Kernels>(tier: Tier, group: &[u8], col: usize, panel: &mut [Pane
     }
 }
 
-/// Panels that [`multiply_panels`] takes side by side.
+/// Maximum number of panels that [`multiply_panels`] takes side by side.
 pub(crate) const PANELS: usize = 2;
 
-/// Adds the products of some activation rows with the panels of 1 or [`PANELS`] groups, which
-/// have the same columns from column `col` on.
+/// Adds the products of some activation rows with the panels of 1 or [`PANELS`] groups. The panels have
+/// the same columns, from column `col` on.
 pub(crate) fn multiply_panels(
     tier: Tier,
     ty: BlockType,

@@ -1,4 +1,4 @@
-//! The scales of sixteen rows in NEON registers of four.
+//! The scales of sixteen rows in NEON registers of four rows.
 
 use std::arch::aarch64::*;
 use std::arch::aarch64::{
@@ -36,7 +36,7 @@ unsafe fn store_int(at: *mut int32x4_t, v: int32x4_t) {
     unsafe { vst1q_s32(at.cast(), v) };
 }
 
-/// The `i`-th list of f16 as floats.
+/// Loads the `i`-th list of f16 as floats.
 ///
 /// # Safety
 /// The scales have the list.
@@ -60,7 +60,7 @@ unsafe fn halves(scales: *const u8, i: usize) -> Floats {
     out
 }
 
-/// A list of exponents as half of their powers of two.
+/// Loads a list of exponents as half of their powers of two.
 ///
 /// # Safety
 /// The scales have the list.
@@ -79,7 +79,7 @@ unsafe fn powers(scales: *const u8) -> Floats {
     let mut out = [vdupq_n_f32(0.0); 4];
     for (out, exponent) in out.iter_mut().zip(exponents) {
         let normal = vshlq_n_u32::<23>(vsubq_u32(exponent, vdupq_n_u32(1)));
-        // Exponents 0 and 1 are below the normal numbers.
+        // The scales of exponents 0 and 1 are subnormal.
         let small = vshlq_u32(vdupq_n_u32(0x0020_0000), vreinterpretq_s32_u32(exponent));
         let is_small = vcltq_u32(exponent, vdupq_n_u32(2));
         *out = vreinterpretq_f32_u32(vbslq_u32(is_small, small, normal));
@@ -109,7 +109,7 @@ fn floats(bytes: uint8x16_t) -> Floats {
     ]
 }
 
-/// Sixteen numbers of FP8 (`E4M3`) below 128, halved.
+/// Converts sixteen nonnegative FP8 numbers (`E4M3`) to half of them.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn e4m3_halves(bytes: uint8x16_t) -> Floats {
@@ -126,7 +126,7 @@ fn e4m3_halves(bytes: uint8x16_t) -> Floats {
     })
 }
 
-/// Sixteen signed bytes as words, each twice.
+/// Widens sixteen signed bytes to 16 bits, each twice.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn twice(bytes: uint8x16_t) -> [int32x4_t; 4] {
@@ -140,7 +140,7 @@ fn twice(bytes: uint8x16_t) -> [int32x4_t; 4] {
     ]
 }
 
-/// The two numbers of 6 bits of a group.
+/// The two 6-bit numbers of a group.
 ///
 /// # Safety
 /// The pointer is to the numbers of a packed block.
@@ -150,7 +150,7 @@ unsafe fn sixes(at: *const u8, group: usize) -> [uint8x16_t; 2] {
     // SAFETY: the caller's promise.
     let (low, high) =
         unsafe { (load(at.add(16 * group)), load(at.add(SIXES_LOW + 16 * (group / 2)))) };
-    // The group's four high bits to the low nibble of each byte.
+    // The group's four high bits move to the low nibble of each byte.
     let high = vshlq_u8(high, vdupq_n_s8(if group % 2 == 1 { -4 } else { 0 }));
     let two = vdupq_n_u8(0x30);
     let a = vandq_u8(vshlq_n_u8::<4>(high), two);
@@ -158,7 +158,7 @@ unsafe fn sixes(at: *const u8, group: usize) -> [uint8x16_t; 2] {
     [vorrq_u8(low_nibbles(low), a), vorrq_u8(high_nibbles(low), b)]
 }
 
-/// The number of 6 bits of a group: low nibbles of two groups in a byte, then the high bits of four.
+/// The 6-bit number of a group: low nibbles of two groups share a byte, and high bits of four.
 ///
 /// # Safety
 /// The pointer is to the numbers of a packed block.

@@ -1,9 +1,9 @@
 //! Packing: from the blocks of sixteen rows to packed blocks.
 //!
-//! Bits are gathered in words of four columns. A [`Word`] is one row's, or that of
-//! sixteen rows side by side: every format is written once, for both. What is generic
-//! over words has no closures and is inlined always, into a function that may use the
-//! instructions of the words.
+//! Bits are gathered in words of four columns. A [`Word`] belongs to one row, or to sixteen rows side by
+//! side, so every format is written once for both. Functions that are generic over words have no
+//! closures and are `#[inline(always)]`, so that they are compiled with the instructions of their
+//! caller.
 
 use realizar_quant::codebook;
 
@@ -13,15 +13,15 @@ use crate::{MatrixRef, Tier};
 
 /// A 32-bit word of a row, or of several rows side by side.
 pub(super) trait Word: Copy {
-    /// The bits of a mask.
+    /// Bitwise and with a mask.
     fn and(self, mask: u32) -> Self;
-    /// The bits of both.
+    /// Bitwise or.
     fn or(self, other: Self) -> Self;
-    /// Moved to lower bits, within the 32.
+    /// Shifts right within 32 bits.
     fn down(self, bits: usize) -> Self;
-    /// Moved to higher bits, within the 32.
+    /// Shifts left within 32 bits.
     fn up(self, bits: usize) -> Self;
-    /// What a function makes of each row's word.
+    /// Applies a function to each row's word.
     fn map(self, f: impl Fn(u32) -> u32) -> Self;
 }
 
@@ -49,11 +49,11 @@ impl Word for u32 {
 
 /// A block of a row, or the blocks of several rows at the same columns.
 pub(super) trait Block {
-    /// What its words are.
+    /// The type of its words.
     type Word: Word;
 
-    /// The `N` little-endian words from byte `at` on: 1 or a multiple of 4, all within
-    /// the block.
+    /// The `N` little-endian words from byte `at` on. `N` is 1 or a multiple of 4, and all words are in the
+    /// block.
     fn words<const N: usize>(&self, at: usize) -> [Self::Word; N];
 
     /// The word from byte `at` on.
@@ -97,7 +97,7 @@ pub(super) fn pack_group<F: Format>(
     }
 }
 
-/// Packs up to sixteen rows one after the other; the others become zeros.
+/// Packs up to sixteen rows one after the other. Missing rows become zeros.
 fn pack_rows<F: Format>(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
     let packed_block = PACKED_ROWS * F::PACKED_BYTES;
     if rows.len() < PACKED_ROWS * row_bytes {
@@ -116,7 +116,7 @@ fn pack_rows<F: Format>(rows: &[u8], row_bytes: usize, out: &mut [u8]) {
     }
 }
 
-/// Puts a row's words in the planes of 32 columns.
+/// Writes a row's words to the planes of 32 columns.
 fn put_quants(planes: Planes, quants: &RowQuants<u32>, row: usize, out: &mut [u8]) {
     let mut put = |at: usize, words: &[u32]| {
         let lines = out[at..].as_chunks_mut::<{ 4 * PACKED_ROWS }>().0;
@@ -130,7 +130,7 @@ fn put_quants(planes: Planes, quants: &RowQuants<u32>, row: usize, out: &mut [u8
     put(planes.singles_at(), quants.singles.as_slice());
 }
 
-/// Puts a row's scales in their lists.
+/// Writes a row's scales to their lists.
 fn put_scales(scales: &RowScales<u32>, row: usize, out: &mut [u8]) {
     let (word, n_halves) = scales.halves;
     let (halves, lists) = out.split_at_mut(n_halves * 2 * PACKED_ROWS);
@@ -144,8 +144,8 @@ fn put_scales(scales: &RowScales<u32>, row: usize, out: &mut [u8]) {
     }
 }
 
-/// From 32 bytes, one of two nibbles each (0 the low one): those of words `q` and
-/// `q + 4` in the low and the high half of a byte.
+/// Gathers the low (`which` 0) or high nibbles of 32 bytes: those of words `q` and `q + 4` go to the low
+/// and the high nibbles of result `q`.
 #[inline(always)]
 pub(super) fn nibbles_of<W: Word>(words: [W; 8], which: usize) -> [W; 4] {
     let (low, high) = (0x0f0f_0f0f, 0xf0f0_f0f0);
@@ -160,7 +160,7 @@ pub(super) fn nibbles_of<W: Word>(words: [W; 8], which: usize) -> [W; 4] {
     out
 }
 
-/// From 32 bytes, two bits each from bit `bit` on: those of four words in a byte.
+/// Gathers two bits, from bit `bit` on, of each of 32 bytes: those of four words share a byte.
 #[inline(always)]
 pub(super) fn pairs_of<W: Word>(words: [W; 8], bit: usize) -> [W; 2] {
     let mut out = [words[0]; 2];
@@ -174,7 +174,7 @@ pub(super) fn pairs_of<W: Word>(words: [W; 8], bit: usize) -> [W; 2] {
     out
 }
 
-/// From 32 bytes, bit `bit` of each: those of eight words in a byte.
+/// Gathers bit `bit` of each of 32 bytes: those of eight words share a byte.
 #[inline(always)]
 pub(super) fn singles_of<W: Word>(words: [W; 8], bit: usize) -> W {
     let mut out = words[0].down(bit).and(0x0101_0101);
@@ -184,10 +184,10 @@ pub(super) fn singles_of<W: Word>(words: [W; 8], bit: usize) -> W {
     out
 }
 
-/// As [`singles_of`], from 32 bits in order of their columns.
+/// As [`singles_of`], from 32 bits in order of columns.
 #[inline(always)]
 pub(super) fn singles_of_bits<W: Word>(bits: W) -> W {
-    // Bit `4 q + j` to bit `q` of byte `j`.
+    // Bit `4 q + j` moves to bit `q` of byte `j`.
     let mut out = bits.and(0);
     for j in 0..4 {
         let spread = bits.down(j).and(0x1111_1111);
@@ -198,7 +198,7 @@ pub(super) fn singles_of_bits<W: Word>(bits: W) -> W {
     out
 }
 
-/// The lowest byte of a word as four bytes of two bits each.
+/// Spreads the lowest byte of a word to four bytes of two bits each.
 #[inline(always)]
 fn spread_pairs<W: Word>(byte: W) -> W {
     let fours = byte.and(0xff);
@@ -206,7 +206,7 @@ fn spread_pairs<W: Word>(byte: W) -> W {
     fours.or(fours.up(6)).and(0x0303_0303)
 }
 
-/// From two bits of each of 16 columns in their order: those of four words in a byte.
+/// Gathers two bits of each of 16 columns, which are in order: those of four words share a byte.
 #[inline(always)]
 pub(super) fn pairs_of_bits<W: Word>(bits: W) -> W {
     let mut out = spread_pairs(bits);
@@ -216,8 +216,8 @@ pub(super) fn pairs_of_bits<W: Word>(bits: W) -> W {
     out
 }
 
-/// From four nibbles in the lower half of each of eight words, of four columns each: those of words `q` and
-/// `q + 4` in the low and the high half of a byte.
+/// Gathers the nibbles of eight words, each with four columns in its lower half: those of words `q` and
+/// `q + 4` go to the low and the high nibbles of result `q`.
 #[inline(always)]
 pub(super) fn nibbles_of_fours<W: Word>(words: [W; 8]) -> [W; 4] {
     let mut out = [words[0]; 4];
@@ -227,7 +227,7 @@ pub(super) fn nibbles_of_fours<W: Word>(words: [W; 8]) -> [W; 4] {
     out
 }
 
-/// The four nibbles of the lower half of a word as four bytes.
+/// Spreads the four nibbles of a word's lower half to four bytes.
 #[inline(always)]
 fn spread_nibbles<W: Word>(word: W) -> W {
     let twos = word.and(0xffff);
@@ -235,7 +235,7 @@ fn spread_nibbles<W: Word>(word: W) -> W {
     twos.or(twos.up(4)).and(0x0f0f_0f0f)
 }
 
-/// The lowest four bits of a word, each as the highest bit of a nibble of the lower half.
+/// Spreads the lowest four bits of a word to the highest bits of the four nibbles of its lower half.
 #[inline(always)]
 pub(super) fn signs_of_nibbles<W: Word>(signs: W) -> W {
     let twos = signs.and(0xf);
@@ -243,8 +243,8 @@ pub(super) fn signs_of_nibbles<W: Word>(signs: W) -> W {
     twos.or(twos.up(3)).and(0x1111).up(3)
 }
 
-/// The signs of 32 columns from 28 bits, of which each seven are followed by one that makes the number of set
-/// ones even.
+/// Expands 28 bits to the signs of 32 columns: after every seven, a bit is inserted that makes the number
+/// of set bits even.
 #[inline(always)]
 pub(super) fn even_signs_of<W: Word>(stored: W) -> W {
     stored.map(|stored| {
@@ -253,12 +253,12 @@ pub(super) fn even_signs_of<W: Word>(stored: W) -> W {
     })
 }
 
-/// Digit `k`, 0 to 2, of each byte of base-3 digits; see `realizar_quant::tq1_0`.
+/// Digit `k` of each byte of base-3 digits; see `realizar_quant::tq1_0`.
 #[inline(always)]
 pub(super) fn digits_of<W: Word>(bytes: W, k: usize) -> W {
     const POWERS: [u32; 5] = [1, 3, 9, 27, 81];
     bytes.map(|bytes| {
-        // Two bytes at a time, as their products have 16 bits.
+        // Two bytes at a time, because their products have 16 bits.
         let two = |bytes: u32| {
             let front = ((bytes & 0x00ff_00ff) * POWERS[k]) & 0x00ff_00ff;
             (front * 3) >> 8 & 0x0003_0003
@@ -267,27 +267,27 @@ pub(super) fn digits_of<W: Word>(bytes: W, k: usize) -> W {
     })
 }
 
-/// Bytes 0 and 2 of a word, next to each other.
+/// Moves bytes 0 and 2 of a word to bytes 0 and 1.
 #[inline(always)]
 fn evens<W: Word>(word: W) -> W {
     word.and(0xff).or(word.down(8).and(0xff00))
 }
 
-/// Low nibbles of two words of bytes, in a byte.
+/// Combines the low nibbles of two words of bytes.
 #[inline(always)]
 fn two_nibbles<W: Word>(a: W, b: W) -> W {
     a.and(0x0f0f_0f0f).or(b.and(0x0f0f_0f0f).up(4))
 }
 
-/// Two low bits of two words of bytes, then those of two neighbours in a byte.
+/// Combines the two low bits of two words of bytes, and then of two adjacent bytes.
 #[inline(always)]
 fn four_pairs<W: Word>(a: W, b: W) -> W {
     let pairs = a.and(0x0303_0303).or(b.and(0x0303_0303).up(2));
     evens(pairs.or(pairs.down(4)))
 }
 
-/// The 6-bit scales and minimums of Q4_K and Q5_K, from their 12 bytes, as
-/// [`super::types::six_at`] reads them.
+/// Converts the 12 bytes of 6-bit scales and minimums of Q4_K and Q5_K to the form that
+/// [`super::types::six_at`] reads.
 #[inline(always)]
 pub(super) fn sixes_of_k_scales<W: Word>([a, b, c]: [W; 3]) -> [W; 3] {
     // Four groups at a time; see `realizar_quant::k_scales`.
@@ -296,12 +296,12 @@ pub(super) fn sixes_of_k_scales<W: Word>([a, b, c]: [W; 3]) -> [W; 3] {
     [two_nibbles(a, b), two_nibbles(c, c.down(4)), high]
 }
 
-/// The 6-bit scales of Q3_K, from their 12 bytes, as [`super::types::six_at`] reads them.
+/// Converts the 12 bytes of 6-bit scales of Q3_K to the form that [`super::types::six_at`] reads.
 #[inline(always)]
 pub(super) fn sixes_of_q3_k<W: Word>([a, b, high]: [W; 3]) -> [W; 3] {
     // Scales 0 to 7 are in low nibbles, 8 to 15 in high ones.
-    let low = neighbours(a).or(neighbours(b).up(16));
-    let low_of_8 = neighbours(a.down(4)).or(neighbours(b.down(4)).up(16));
+    let low = adjacent_nibbles(a).or(adjacent_nibbles(b).up(16));
+    let low_of_8 = adjacent_nibbles(a.down(4)).or(adjacent_nibbles(b.down(4)).up(16));
     // The upper bits of scales `4 p` to `4 p + 3` are bits `2 p` of the four bytes.
     let mut upper = high.and(0);
     for p in 0..4 {
@@ -312,8 +312,8 @@ pub(super) fn sixes_of_q3_k<W: Word>([a, b, high]: [W; 3]) -> [W; 3] {
     [low, low_of_8, upper]
 }
 
-/// Low nibbles of neighbouring bytes, in a byte.
+/// Combines the low nibbles of adjacent bytes.
 #[inline(always)]
-fn neighbours<W: Word>(word: W) -> W {
+fn adjacent_nibbles<W: Word>(word: W) -> W {
     evens(word.and(0x000f_000f).or(word.down(4).and(0x00f0_00f0)))
 }

@@ -1,5 +1,5 @@
-//! Packing in AVX2: the same words of sixteen rows are transposed into two registers,
-//! gathered as [`super::pack`] gathers a row's, and stored as whole lines.
+//! Packing in AVX2: words of sixteen rows are transposed to two registers, gathered as [`super::pack`]
+//! gathers those of one row, and stored as whole cache lines.
 
 use std::arch::x86_64::*;
 
@@ -8,13 +8,13 @@ use super::format::{Format, RowScales};
 use super::pack::{Block, Word};
 use crate::vec_dot::simd::prefetch;
 
-/// How far ahead of a row memory is fetched, in bytes.
+/// Prefetch distance in a row, in bytes.
 const PREFETCH_BYTES: usize = 512;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
-/// A word of sixteen rows, eight to a register. Made only where AVX2 was detected.
+/// A word of sixteen rows, eight per register. Constructed only if AVX2 was detected.
 #[derive(Clone, Copy)]
 struct Word16([__m256i; 2]);
 
@@ -70,8 +70,8 @@ impl Word for Word16 {
     }
 }
 
-/// The blocks of sixteen rows at the same columns. Made only where AVX2 was detected
-/// and while the rows are borrowed.
+/// The blocks of sixteen rows at the same columns. Constructed only if AVX2 was detected, and while the
+/// rows are borrowed.
 struct Block16 {
     at: *const u8,
     row_bytes: usize,
@@ -79,8 +79,8 @@ struct Block16 {
 }
 
 impl Block16 {
-    /// Eight rows from `row` on, and four words: lane `r` of register `q` is word `q` of
-    /// row `row + r`.
+    /// Loads four words of the eight rows from `row` on: lane `r` of register `q` is word `q` of row
+    /// `row + r`.
     ///
     /// # Safety
     /// The processor has AVX2, and the 16 bytes are in the block.
@@ -105,7 +105,7 @@ impl Block16 {
         ]
     }
 
-    /// A word of eight rows from `row` on.
+    /// Loads a word of the eight rows from `row` on.
     ///
     /// # Safety
     /// The processor has AVX2, and the 4 bytes are in the block.
@@ -157,7 +157,7 @@ pub(super) unsafe fn pack_group<F: Format>(rows: &[u8], out: &mut [u8]) {
     let row_bytes = rows.len() / PACKED_ROWS;
     for (b, out) in out.chunks_exact_mut(PACKED_ROWS * F::PACKED_BYTES).enumerate() {
         let at = rows.as_ptr().wrapping_add(b * F::BYTES);
-        // Each line once.
+        // Each cache line is prefetched once.
         let (first, end) = ((b * F::BYTES).div_ceil(LINE), ((b + 1) * F::BYTES).div_ceil(LINE));
         for line in first..end {
             for row in 0..PACKED_ROWS {
@@ -187,7 +187,7 @@ pub(super) unsafe fn pack_group<F: Format>(rows: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Stores words of sixteen rows, each as a line.
+/// Stores words of sixteen rows, one cache line per word.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_lines<const N: usize>(words: &[Word16; N], out: &mut [u8]) {
@@ -202,7 +202,7 @@ fn store_lines<const N: usize>(words: &[Word16; N], out: &mut [u8]) {
     }
 }
 
-/// Stores scales, each number of the sixteen rows as a list.
+/// Stores scales, one list of sixteen rows per number.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_scales(scales: &RowScales<Word16>, out: &mut [u8]) {
@@ -210,7 +210,7 @@ fn store_scales(scales: &RowScales<Word16>, out: &mut [u8]) {
     let (lists, bytes) = out.split_at_mut(n_halves * 2 * PACKED_ROWS);
     for (list, word) in lists.as_chunks_mut::<32>().0.iter_mut().zip([word, word.down(16)]) {
         let [a, b] = word.and(0xffff).0;
-        // 64-bit parts of a, b, a, b.
+        // The 64-bit parts are those of a, b, a, b.
         let halves = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packus_epi32(a, b));
         // SAFETY: the list has the 32 bytes.
         unsafe { _mm256_storeu_si256(list.as_mut_ptr().cast(), halves) };
@@ -221,11 +221,11 @@ fn store_scales(scales: &RowScales<Word16>, out: &mut [u8]) {
     }
 }
 
-/// Stores the four bytes of each row in four lists, or the first of them in as many as there are.
+/// Stores the four bytes of each row in four lists, or the first ones if there are fewer lists.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn store_bytes(word: &Word16, out: &mut [u8]) {
-    // Byte `i` of four rows in 32 bits, then those of all rows.
+    // Gather byte `i` of four rows in 32 bits, then of all rows.
     let order = _mm256_setr_epi8(
         0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15, //
         0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15,
@@ -233,7 +233,7 @@ fn store_bytes(word: &Word16, out: &mut [u8]) {
     let [a, b] = word.0.map(|v| _mm256_shuffle_epi8(v, order));
     let (a, c) = (_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
     let (b, d) = (_mm256_castsi256_si128(b), _mm256_extracti128_si256::<1>(b));
-    // a, c, b, d: rows 0, 4, 8 and 12 on.
+    // a, c, b, d begin at rows 0, 4, 8 and 12.
     let [ac, ac_high] = [_mm_unpacklo_epi32(a, c), _mm_unpackhi_epi32(a, c)];
     let [bd, bd_high] = [_mm_unpacklo_epi32(b, d), _mm_unpackhi_epi32(b, d)];
     let lists = [

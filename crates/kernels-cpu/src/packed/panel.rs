@@ -1,5 +1,5 @@
-//! A few columns of sixteen rows, expanded so that many activation rows can be
-//! multiplied with them: a byte a quant, factors ready for the multiplication.
+//! Panels: some columns of sixteen rows, expanded to one byte per quant and to factors and scales in the
+//! form that the kernels load, for products with many activation rows.
 
 use super::{GROUP_LEN, PACKED_ROWS};
 
@@ -7,21 +7,21 @@ use super::{GROUP_LEN, PACKED_ROWS};
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct PanelGroup {
-    /// Unsigned, or signed where the type's are.
+    /// Quants, signed if the type's are.
     pub(crate) quants: [[[u8; 4]; PACKED_ROWS]; GROUP_LEN / 4], // [word][row][column]
     pub(crate) scales: GroupScales,
 }
 
-/// The scales of 32 columns of sixteen rows, see [`Format`](super::format::Format). What a
-/// format does not have is not read.
+/// The scales of 32 columns of sixteen rows, see [`Format`](super::format::Format). Fields that the format
+/// lacks are not read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(crate) struct GroupScales {
-    /// Of the block. The same in all its groups.
+    /// The block's scale, the same in all its groups.
     pub(crate) scale: [f32; PACKED_ROWS],
     pub(crate) min_scale: [f32; PACKED_ROWS],
     pub(crate) mins: [[f32; PACKED_ROWS]; 2],
-    /// Each factor twice, for sums of pairs.
+    /// Each factor twice, for products with pairs of sums.
     pub(crate) factors: [[[i16; 2]; PACKED_ROWS]; 2],
 }
 

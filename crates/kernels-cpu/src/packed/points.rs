@@ -1,8 +1,8 @@
-//! The types of points that can be packed: IQ1, IQ2 and IQ3.
+//! The packed formats of the types whose files have indices of points: IQ1, IQ2 and IQ3.
 //!
-//! A file has the indices of points of 4 or 8 elements. Packed, every element has a level of its own, a number
-//! of the type's codebook of at most 16 values: 3 bits with the sign for IQ2 and IQ1_M, 4 for IQ3, 2 for IQ1_S,
-//! whose shift is a minimum. Scales stay as they are.
+//! A point has 4 or 8 elements. Packed, every element has an index of its own into the type's codebook of
+//! at most 16 values: 3 bits with the sign for IQ2 and IQ1_M, 4 for IQ3, 2 for IQ1_S, whose shift becomes
+//! a minimum. Scales are those of the file.
 
 use realizar_quant::{BlockType, codebook};
 
@@ -12,27 +12,27 @@ use super::pack::{
     Block, Word, even_signs_of, nibbles_of_fours, pairs_of_bits, signs_of_nibbles, singles_of_bits,
 };
 
-/// Magnitude and sign of the IQ2 types.
+/// Planes of the IQ2 types: magnitude and sign.
 const IQ2: Planes = three_bits(&codebook::IQ2);
 
-/// Bytes of a row's block of 256 in planes: `bits` bits per element, plus the bytes of the scales.
+/// Bytes of a row's packed block of 256: `bits` bits per element, plus the bytes of the scales.
 const fn packed_bytes(bits: usize, scales: usize) -> usize {
     32 * bits + scales
 }
 
-/// Levels of three bits.
+/// Planes of three bits.
 const fn three_bits(codebook: &'static [i8; 16]) -> Planes {
     Planes { pairs: Some(0), singles: Some(2), codebook: Some(codebook), ..Planes::NONE }
 }
 
-/// The indices of two points, from a byte of each and their upper bits.
+/// Assembles the indices of two points from one byte each and their upper bits.
 #[inline(always)]
 fn two_indices<W: Word>(bytes: W, first_upper: W, second_upper: W) -> W {
     let lower = bytes.and(0xff).or(bytes.and(0xff00).up(8));
     lower.or(first_upper.up(8)).or(second_upper.up(24))
 }
 
-/// The two points of the indices in the halves of a word.
+/// Looks up two points by the indices in the halves of a word.
 #[inline(always)]
 fn two_points<W: Word, const N: usize>(indices: W, points: &[u16; N]) -> W {
     indices.map(|indices| {
@@ -41,7 +41,7 @@ fn two_points<W: Word, const N: usize>(indices: W, points: &[u16; N]) -> W {
     })
 }
 
-/// The upper four bits of the words of eight groups: those of two in a byte.
+/// Gathers the upper four bits of the words of eight groups, two per byte.
 #[inline(always)]
 fn upper_nibbles<B: Block>(block: &B, at: usize, stride: usize) -> B::Word {
     let mut out = block.word(at).down(28);
@@ -51,32 +51,32 @@ fn upper_nibbles<B: Block>(block: &B, at: usize, stride: usize) -> B::Word {
     out
 }
 
-/// Scales in one word, after the scale at the beginning of the block.
+/// Scales in one word, and the f16 scale at the start of the block.
 #[inline(always)]
 fn with_word<B: Block>(block: &B, word: B::Word) -> RowScales<B::Word> {
     let bytes = [Some(word), None, None, None];
     RowScales { bytes, ..RowScales::of_halves(block.word(0), 1) }
 }
 
-/// As [`with_word`], in the two words from byte `at` on.
+/// As [`with_word`], with scales in the two words from byte `at` on.
 #[inline(always)]
 fn with_words<B: Block>(block: &B, at: usize) -> RowScales<B::Word> {
     let bytes = [Some(block.word(at)), Some(block.word(at + 4)), None, None];
     RowScales { bytes, ..RowScales::of_halves(block.word(0), 1) }
 }
 
-/// The nibble of a group where two groups share a byte.
+/// The nibble of a group; two groups share a byte.
 fn nibble_at(bytes: &[u8], group: usize, row: usize) -> u8 {
     bytes[group / 2 * PACKED_ROWS + row] >> (group % 2 * 4) & 15
 }
 
-/// The odd factor of a group, of a nibble.
+/// The odd factor of a group, `2 * nibble + 1`.
 fn one_factor(bytes: &[u8], group: usize, row: usize) -> Integers {
     let factor = 2 * i16::from(nibble_at(bytes, group, row)) + 1;
     Integers { factors: [factor; 2], ..Integers::NONE }
 }
 
-/// The odd factors of the halves of a group, of the nibbles of a byte.
+/// The odd factors of a group's halves, from the nibbles of a byte.
 fn two_factors(bytes: &[u8], group: usize, row: usize) -> Integers {
     let byte = i16::from(bytes[group * PACKED_ROWS + row]);
     Integers { factors: [byte & 15, byte >> 4].map(|n| 2 * n + 1), ..Integers::NONE }
@@ -133,7 +133,7 @@ impl Format for IQ2XS {
     #[inline(always)]
     fn pack_quants<B: Block>(block: &B, mut put: impl FnMut(usize, RowQuants<B::Word>)) {
         for group in 0..8 {
-            // Each half of a word is an index of 9 bits below 7 signs.
+            // Each half of a word has an index of 9 bits, and 7 signs above it.
             let (a, b) = (block.word(2 + 8 * group), block.word(6 + 8 * group));
             let signs = a.down(9).and(0x7f).or(a.down(25).up(7));
             let signs = signs.or(b.down(9).and(0x7f).up(14)).or(b.down(25).up(21));
@@ -185,7 +185,7 @@ impl Format for IQ2S {
     }
 }
 
-/// Four points of two halves each and the signs of 32 columns, as nibbles.
+/// Combines four words with two points each and the signs of 32 columns to nibbles.
 #[inline(always)]
 fn signed_nibbles<W: Word>(points: [W; 4], signs: W) -> [W; 4] {
     let mut words = [points[0]; 8];
@@ -271,7 +271,7 @@ impl Format for IQ3S {
 }
 
 /// IQ1_S: `w = d * (2 * scale + 1) * (q - 1 ± 1 / 8)`, scales of 3 bits and the sign of the shift for 32
-/// columns. What is subtracted from `q`, 7 or 9 eighths, times the factor is a minimum.
+/// columns. The number subtracted from `q`, 7 / 8 or 9 / 8, times the factor is the minimum.
 pub(super) struct IQ1S;
 
 impl Format for IQ1S {
@@ -313,7 +313,8 @@ impl Format for IQ1S {
     }
 }
 
-/// Factor and minimum of a nibble of IQ1_S: a scale of 3 bits, and above it whether the shift is negative.
+/// Factor and minimum of an IQ1_S nibble: a scale of 3 bits, and above it a bit that is set if the shift
+/// is negative.
 pub(super) fn iq1_s_integers(nibble: u8) -> [u8; 2] {
     let factor = 2 * (nibble & 7) + 1;
     [factor, if nibble & 8 == 8 { 9 * factor } else { 7 * factor }]
@@ -332,7 +333,7 @@ impl Format for IQ1M {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // A nibble of the scale above four scales of three bits in each of four halves of words.
+        // Each of four 16-bit halves has four scales of three bits, and above them a nibble of the f16 scale.
         let (a, b) = (block.word(48), block.word(52));
         let d = a.down(12).and(0xf).or(a.down(28).up(4));
         let d = d.or(b.down(12).and(0xf).up(8)).or(b.down(28).up(12));
@@ -356,7 +357,7 @@ impl Format for IQ1M {
             };
             let pairs = [two(bytes, upper), two(bytes.down(16), upper.down(8))];
             let pairs = Some([pairs_of_bits(pairs[0]), pairs_of_bits(pairs[1])]);
-            // The shift of a point is that of two words.
+            // A point's shift is that of two words.
             let singles = upper.map(|upper| {
                 let two = |l: u32| ((upper >> (4 * l + 3) & 1) * 3) << (2 * l);
                 (two(0) | two(1) | two(2) | two(3)) * 0x0101_0101

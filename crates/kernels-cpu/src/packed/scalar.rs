@@ -1,4 +1,4 @@
-//! The kernels in plain Rust, on any processor.
+//! The kernels in plain Rust, for any processor.
 
 use std::ops::Range;
 
@@ -53,7 +53,7 @@ pub(super) fn multiply_panel<F: Format>(
     }
 }
 
-/// 32 columns of a packed block.
+/// Expands 32 columns of a packed block.
 fn expand_group<F: Format>(block: &[u8], group: usize) -> PanelGroup {
     let (quants, scales) = block.split_at(F::SCALES_AT);
     let planes = &quants[group * F::PLANES.n_bytes()..][..F::PLANES.n_bytes()];
@@ -73,7 +73,7 @@ pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScale
             _ if F::MINS == 0 => 0.0,
             Some(ratio) => ratio * out.scale[row],
             None if F::HAS_ZEROS => -(out.scale[row] * half_at(scales, 1, row)),
-            // Where minimums are integers they are subtracted.
+            // Integer minimums are subtracted.
             None if F::FACTORS > 0 => -half_at(scales, 1, row),
             None => half_at(scales, 1, row),
         };
@@ -90,7 +90,7 @@ pub(super) fn group_scales<F: Format>(scales: &[u8], group: usize) -> GroupScale
     out
 }
 
-/// The quant of word `q` at byte `at` of the words of all rows.
+/// The quant at byte `at` of the words `q` of all rows.
 fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
     const LINE: usize = 4 * PACKED_ROWS;
     let p = F::PLANES;
@@ -110,7 +110,7 @@ fn quant<F: Format>(planes: &[u8], q: usize, at: usize) -> u8 {
     p.codebook.map_or(value, |codebook| codebook[usize::from(value)].cast_unsigned())
 }
 
-/// Adds the products of a block, whose columns the row has.
+/// Adds the products of a block with the row's columns of that block.
 fn add_block<F: Format>(block: &[PanelGroup], x: &QuantizedRow<'_>, sums: &mut GroupSums) {
     let GroupScales { scale, min_scale, .. } = &block[0].scales;
     for (row, sum) in sums.iter_mut().enumerate() {

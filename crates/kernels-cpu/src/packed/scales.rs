@@ -1,13 +1,11 @@
-//! The scales of packed blocks in registers, written once for registers of 128, 256 and
-//! 512 bits.
+//! The scales of packed blocks in registers, written once for registers of 128, 256 and 512 bits.
 //!
-//! [`packed_scales`] writes the types and functions into a module that gives the
-//! instructions of its registers names, because a function is compiled for one set of
-//! instructions.
+//! A function is compiled for one instruction set, so [`packed_scales`] expands the types and functions
+//! in a module per register size.
 
-/// The scales for `$n` registers of sixteen rows, and the trait of formats that unpack
-/// theirs. The module says how bytes become factors and floats (`halves`, `powers`, `floats`,
-/// `twice`, `odd`, `sixes`, `six`, `iq1_s`, `e4m3_halves`, the nibbles of bytes).
+/// Expands to the scales for `$n` registers per sixteen rows, and the trait of formats that unpack theirs.
+/// The expanding module must define the conversions of bytes to factors and floats (`halves`, `powers`,
+/// `floats`, `twice`, `odd`, `sixes`, `six`, `iq1_s`, `e4m3_halves`, `low_nibbles`, `high_nibbles`).
 macro_rules! packed_scales {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::format::{Format, ScaleKind};
@@ -22,19 +20,19 @@ macro_rules! packed_scales {
         #[derive(Clone, Copy)]
         pub(super) struct BlockScales {
             pub(super) scale: Floats,
-            /// Zero where the format has no minimums.
+            /// Zero if the format has no minimums.
             pub(super) min_scale: Floats,
         }
 
         impl BlockScales {
-            /// No scales.
+            /// Zeros.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn none() -> Self {
                 Self { scale: [set1_f(0.0); $n], min_scale: [set1_f(0.0); $n] }
             }
 
-            /// The scales of a packed block.
+            /// Unpacks the scales of a packed block.
             ///
             /// # Safety
             /// The processor has the features, and the pointer is to the scales of a packed
@@ -69,7 +67,7 @@ macro_rules! packed_scales {
                         }
                     }
                     if F::FACTORS > 0 {
-                        // Where minimums are integers they are subtracted.
+                        // Integer minimums are subtracted.
                         for min in &mut min_scale {
                             *min = negative(*min);
                         }
@@ -78,7 +76,7 @@ macro_rules! packed_scales {
                 Self { scale, min_scale }
             }
 
-            /// The scales of the block of a panel's group.
+            /// Loads the block's scales from a panel's group.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn load<F: Format>(from: &GroupScales) -> Self {
@@ -87,7 +85,7 @@ macro_rules! packed_scales {
                 Self { scale: load_floats(&from.scale), min_scale }
             }
 
-            /// Puts the scales in a panel's group.
+            /// Stores the scales in a panel's group.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn store<F: Format>(&self, to: &mut GroupScales) {
@@ -98,23 +96,23 @@ macro_rules! packed_scales {
             }
         }
 
-        /// The integers of 32 columns. What a format does not have is 1, or not used.
+        /// Factors and minimums of 32 columns; 1 if the format has none.
         #[derive(Clone, Copy)]
         pub(super) struct Integers {
-            /// Each factor twice.
+            /// Each factor twice, for products with pairs of sums.
             pub(super) factors: [[$int; $n]; 2],
             pub(super) mins: [Floats; 2],
         }
 
         impl Integers {
-            /// No integers.
+            /// Ones.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn none() -> Self {
                 Self { factors: [[set1_16(1); $n]; 2], mins: [[set1_f(1.0); $n]; 2] }
             }
 
-            /// The integers of a panel's group.
+            /// Loads the integers of a panel's group.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn load<F: Format>(from: &GroupScales) -> Self {
@@ -143,7 +141,7 @@ macro_rules! packed_scales {
                 to
             }
 
-            /// Puts the integers in a panel's group.
+            /// Stores the integers in a panel's group.
             #[inline]
             #[target_feature(enable = $features)]
             pub(super) fn store<F: Format>(&self, to: &mut GroupScales) {
@@ -188,9 +186,9 @@ macro_rules! packed_scales {
             }
         }
 
-        /// A format whose integers are unpacked in registers.
+        /// A format with a vector form of unpacking its integers.
         pub(super) trait $Format: Format {
-            /// The twin of [`Format::integers`], from the scales of a packed block.
+            /// Vector twin of [`Format::integers`], from the scales of a packed block.
             ///
             /// # Safety
             /// The processor has the features, and the pointer is to the scales of a packed
@@ -286,7 +284,7 @@ macro_rules! packed_scales {
 }
 pub(super) use packed_scales;
 
-/// An implementation for some types, with the scales and the group as they come.
+/// Implements the trait of [`packed_scales`] for some types by one expression of scales and group.
 macro_rules! integers_of {
     (
         $features:literal, $Format:ident :: $unpack:ident;

@@ -1,8 +1,7 @@
-//! Packed weights as tiles of BF16.
+//! Packed weights as BF16 tiles.
 //!
-//! A weight is `fma(scale * factor, quant - offset, min_scale * min)` in F32, without the
-//! parts that its format does not have, and then rounded to BF16. Its bits are the same on
-//! every tier.
+//! A weight is `fma(scale * factor, quant - offset, min_scale * min)` in F32, without the terms that its
+//! format lacks, rounded to BF16. The bits are the same on every tier.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -18,10 +17,10 @@ use crate::tiles::{interleave, store};
 
 const _: () = assert!(GROUP_LEN == STEP_LEN && PACKED_ROWS == TILE_LEN);
 
-/// Columns that share factors and minimums where a format has two of them for a group.
+/// Columns that share a factor and a minimum in formats with two per group.
 const HALF_LEN: usize = GROUP_LEN / 2;
 
-/// Writes a tile for each 32 columns of a run of packed blocks.
+/// Writes one tile per 32 columns of a run of packed blocks.
 pub(super) fn widen<'t, F: Format>(bytes: &[u8], mut out: impl Iterator<Item = &'t mut Tile>) {
     let mut panel = [PanelGroup::ZERO; 8];
     let panel = &mut panel[..F::LEN / GROUP_LEN];
@@ -62,7 +61,7 @@ fn weight<F: Format>(PanelGroup { quants, scales }: &PanelGroup, row: usize, col
     scale.mul_add(quant, min)
 }
 
-/// The twin of [`widen`].
+/// Vector twin of [`widen`].
 ///
 /// # Safety
 /// The processor has the features; the bytes are whole blocks.
@@ -115,7 +114,7 @@ pub(super) unsafe fn widen_avx512<'t, F: super::avx512_scales::FormatAvx512>(
     }
 }
 
-/// Byte `i` of each word less the offset, as floats.
+/// Byte `i` of each word minus the offset, as floats.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]

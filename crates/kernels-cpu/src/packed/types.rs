@@ -1,5 +1,5 @@
-//! The types that can be packed, each with its planes and scales. Those of points are in [`points`](super::points),
-//! the smallest in [`few_bits`](super::few_bits).
+//! The packed formats of the types, with their planes and scales. [`points`](super::points) has those of
+//! types with indices of points, [`few_bits`](super::few_bits) those of one or two bits.
 
 use realizar_quant::{BlockType, codebook};
 
@@ -13,7 +13,7 @@ use super::pack::{
 
 pub(super) use super::points::{IQ1M, IQ1S, IQ2S, IQ2XS, IQ2XXS, IQ3S, IQ3XXS};
 
-/// Runs an expression with the format of a block type as a type.
+/// Evaluates an expression with the [`Format`] of a block type as a type.
 macro_rules! with_format {
     ($ty:expr, $F:ident => $body:expr) => {{
         use realizar_quant::BlockType as B;
@@ -58,7 +58,7 @@ macro_rules! with_format {
 }
 pub(super) use with_format;
 
-/// Whether a type is among those of [`with_format`].
+/// Whether [`with_format`] has the type.
 pub(super) const fn is_packed(ty: BlockType) -> bool {
     use BlockType as B;
     matches!(
@@ -92,9 +92,9 @@ pub(super) const fn is_packed(ty: BlockType) -> bool {
     )
 }
 
-/// Four bits.
+/// Planes of four bits.
 const NIBBLES: Planes = Planes { nibbles: true, ..Planes::NONE };
-/// Four bits and a fifth.
+/// Planes of five bits.
 const NIBBLES_AND_SINGLES: Planes = Planes { singles: Some(4), ..NIBBLES };
 
 /// Q4_0: `w = d * (q - 8)`.
@@ -259,7 +259,7 @@ impl Format for Q3K {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // The last two bytes of the block.
+        // The scale is the last two bytes of the block.
         let halves = RowScales::of_halves(block.word(106).down(16), 1);
         let [_, a, b, high] = block.words(92);
         RowScales { bytes: sixes(sixes_of_q3_k([a, b, high])), ..halves }
@@ -362,7 +362,7 @@ impl Format for Q6K {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // The last two bytes of the block.
+        // The scale is the last two bytes of the block.
         let halves = RowScales::of_halves(block.word(206).down(16), 1);
         let [a, b, c, d] = block.words(192);
         RowScales { bytes: [Some(a), Some(b), Some(c), Some(d)], ..halves }
@@ -416,7 +416,7 @@ impl Format for IQ4XS {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // The scale, then the high bits of the integers, which are two bytes to a row.
+        // The scale, then the high bits of the integers, which are two bytes per row.
         let word = block.word(0);
         let bytes = [Some(block.word(4)), Some(word.down(16)), None, None];
         RowScales { bytes, ..RowScales::of_halves(word, 1) }
@@ -437,7 +437,7 @@ impl Format for IQ4XS {
     }
 }
 
-/// Bytes of the low nibbles of numbers of 6 bits, one for each of a row's 8 groups of 32 columns.
+/// Bytes of the low nibbles of 6-bit numbers, for one number per group of 32 columns.
 pub(super) const SIX_LOW: usize = 4 * PACKED_ROWS;
 
 /// MXFP4: `w = 2^(e - 127) / 2 * codebook[q]`.
@@ -450,7 +450,7 @@ impl Format for MXFP4 {
 
     #[inline(always)]
     fn pack_scales<B: Block>(block: &B) -> RowScales<B::Word> {
-        // A list of the lowest bytes of the words.
+        // Only the lowest byte of the word is stored.
         let word = block.word(0);
         RowScales { bytes: [Some(word), None, None, None], ..RowScales::of_halves(word, 0) }
     }
@@ -461,8 +461,8 @@ impl Format for MXFP4 {
     }
 }
 
-/// Two numbers of 6 bits for each of a row's 8 groups of 32 columns, as bytes of scales:
-/// low nibbles of both in a byte, then the high bits of two groups in a byte.
+/// Two 6-bit numbers per group of 32 columns, as bytes of scales: the low nibbles of both share a byte,
+/// and then the high bits of two groups share a byte.
 #[inline(always)]
 fn sixes<W>([a, b, high]: [W; 3]) -> [Option<W>; 4] {
     [Some(a), Some(b), Some(high), None]
@@ -471,7 +471,7 @@ fn sixes<W>([a, b, high]: [W; 3]) -> [Option<W>; 4] {
 /// Bytes of the low nibbles of [`sixes`].
 pub(super) const SIXES_LOW: usize = 8 * PACKED_ROWS;
 
-/// The two numbers of a group among [`sixes`].
+/// The two numbers of a group in [`sixes`].
 pub(super) fn six_at(scales: &[u8], group: usize, row: usize) -> [u8; 2] {
     let low = scales[group * PACKED_ROWS + row];
     let high = scales[SIXES_LOW + group / 2 * PACKED_ROWS + row] >> (group % 2 * 4);

@@ -1,4 +1,4 @@
-//! Causal convolutions over few positions, each channel by itself.
+//! Causal depthwise convolutions over a few positions.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::_mm256_fmadd_ps;
@@ -9,13 +9,13 @@ use crate::elementwise::for_each_piece;
 use crate::lanes;
 use crate::{Activation, Rows, RowsMut, Team, Tier, activate_row};
 
-/// A convolution of a sequence's rows with `n_taps` weights for each channel:
-/// `out[t][c] = act(bias[c] + Σ w[i][c] * x[t - n_taps + 1 + i][c])`, zeros before the first row.
+/// A depthwise convolution with `n_taps` weights per channel:
+/// `out[t][c] = act(bias[c] + Σ w[i][c] * x[t - n_taps + 1 + i][c])`, with zeros before the first row.
 ///
-/// Its state is the last `n_taps - 1` rows of its input, the oldest first.
+/// The state is the last `n_taps - 1` input rows, oldest first.
 #[derive(Clone, Copy, Debug)]
 pub struct ShortConv<'a> {
-    /// The weights, those of the oldest row first.
+    /// Weights, of the oldest row first.
     pub taps: &'a [f32], // [n_taps][n_channels]
     /// Added to every row.
     pub bias: Option<&'a [f32]>, // [n_channels]
@@ -24,7 +24,7 @@ pub struct ShortConv<'a> {
 }
 
 impl ShortConv<'_> {
-    /// Elements of its state, for this many taps and channels.
+    /// Number of elements of the state.
     pub const fn state_len(n_taps: usize, n_channels: usize) -> usize {
         n_taps.saturating_sub(1) * n_channels
     }
@@ -74,7 +74,7 @@ pub fn short_conv(
         }
         if let Some(slot) = steps.write(row) {
             for i in 0..n_taps - 1 {
-                // The state after a row begins with the row that the next one looks back to.
+                // The state after a row begins with the oldest row that the next row needs.
                 let kept = input(&x, seq.rows.start, row, n_taps - 2 - i, past, n);
                 let range = i * n + cols.start..i * n + cols.end;
                 // SAFETY: no other row writes the slot, no other piece these columns.
@@ -88,7 +88,7 @@ pub fn short_conv(
     });
 }
 
-/// The row `back` rows before `row`, which may lie in the state; none before the sequence's beginning.
+/// The input `back` rows before `row`, possibly from the state; `None` before the sequence's start.
 fn input<'a>(
     x: &Rows<'a>,
     first_row: usize,

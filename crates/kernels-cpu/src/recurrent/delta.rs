@@ -1,5 +1,5 @@
-//! The gated delta rule: linear attention whose state forgets by a gate and corrects what it has of a key
-//! (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464).
+//! The gated delta rule (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464): linear attention
+//! whose state decays by a gate and replaces the value stored for a key.
 
 use std::ops::Range;
 
@@ -7,20 +7,20 @@ use super::{LayerStates, StateSteps};
 use crate::lanes::{self, Lanes};
 use crate::{PerThread, Rows, RowsMut, Team, Tier, math};
 
-/// Columns of values of a task; the state is stored in tiles as wide.
+/// Value columns per task, and width of the state's tiles in memory.
 const TILE: usize = 64;
-/// Columns of values that are followed at a time. For keys of 128 elements their part of a state is 16 KiB, so
-/// that it stays in a processor's first cache from row to row.
+/// Value columns that are processed at a time. With keys of 128 elements, their part of a state takes
+/// 16 KiB and stays in the L1 cache from row to row.
 const COLS: usize = 2 * WIDE;
-/// Columns of a vector.
+/// Columns per vector.
 const WIDE: usize = 16;
-/// `v_dim` is a multiple of it.
+/// `v_dim` is a multiple of this.
 const LANES: usize = 8;
-/// Rows whose keys and queries are normalized at a time.
+/// Number of rows whose keys and queries are normalized at a time.
 const BLOCK: usize = 16;
 
-/// The shape and the constants of a gated delta rule. For each value head, with `S` of
-/// `[k_dim, v_dim]`, normalized `q` and `k`, and `q` over the root of `k_dim`:
+/// Shape and constants of a gated delta rule. For each value head, with a state `S` of
+/// `[k_dim, v_dim]`, normalized `q` and `k`, and `q` divided by the square root of `k_dim`:
 ///
 /// ```text
 /// S = exp(g) S                       g = a_log_decay * softplus(a + dt_bias)
@@ -29,19 +29,19 @@ const BLOCK: usize = 16;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct DeltaNet<'a> {
-    /// Heads of keys and queries; each serves `n_v_heads / n_k_heads` heads of values.
+    /// Number of key and query heads; each serves `n_v_heads / n_k_heads` value heads.
     pub n_k_heads: usize,
-    /// Heads of values.
+    /// Number of value heads.
     pub n_v_heads: usize,
-    /// Elements of a key.
+    /// Elements per key.
     pub k_dim: usize,
-    /// Elements of a value, a multiple of 8.
+    /// Elements per value, a multiple of 8.
     pub v_dim: usize,
-    /// Added to the squares of keys and queries before they are normalized.
+    /// Added to the sum of squares in the normalization of keys and queries.
     pub eps: f32,
     /// Whether value head `h` uses key head `h % n_k_heads`, instead of `h / (n_v_heads / n_k_heads)`.
     pub tiled: bool,
-    /// `-exp(A_log)`, which is negative.
+    /// `a_log_decay` of the formula, `-exp(A_log)`; negative.
     pub decay: &'a [f32], // [n_v_heads]
     /// Added to the gate.
     pub dt_bias: &'a [f32], // [n_v_heads]
@@ -56,19 +56,19 @@ pub struct DeltaInputs<'a> {
     pub k: Rows<'a>,
     /// Values. `[n_v_heads * v_dim]`
     pub v: Rows<'a>,
-    /// Gates of the decay. `[n_v_heads]`
+    /// Inputs of the decay gate `g`. `[n_v_heads]`
     pub a: Rows<'a>,
-    /// Gates of the writing, before the sigmoid. `[n_v_heads]`
+    /// Inputs of the write gate, before the sigmoid. `[n_v_heads]`
     pub b: Rows<'a>,
 }
 
 impl DeltaNet<'_> {
-    /// Elements of the state.
+    /// Number of elements of the state.
     pub const fn state_len(&self) -> usize {
         self.n_v_heads * self.k_dim * self.v_dim
     }
 
-    /// The key head of a value head.
+    /// The key head that serves a value head.
     const fn key_head(&self, v_head: usize) -> usize {
         if self.tiled {
             v_head % self.n_k_heads
@@ -77,7 +77,7 @@ impl DeltaNet<'_> {
         }
     }
 
-    /// Where a tile of a head's values lies in the state, `[k_dim, columns]`.
+    /// The range of the state that holds a head's value columns `cols`, `[k_dim, columns]`.
     fn tile_of_state(&self, head: usize, cols: &Range<usize>) -> Range<usize> {
         let start = head * self.k_dim * self.v_dim + cols.start * self.k_dim;
         start..start + cols.len() * self.k_dim
@@ -121,12 +121,12 @@ impl DeltaNet<'_> {
     }
 }
 
-/// What a thread works in: a tile of a state, and the keys and queries of a block of rows.
+/// Scratch memory per thread: a tile of a state, and the keys and queries of a block of rows.
 #[derive(Debug)]
 pub struct DeltaScratch(PerThread<Vec<f32>>);
 
 impl DeltaScratch {
-    /// Scratch memory for the threads of a team, and keys of up to `max_k_dim` elements.
+    /// Allocates for the threads of a team and keys of up to `max_k_dim` elements.
     pub fn new(team: &Team, max_k_dim: usize) -> Self {
         let len = max_k_dim * (TILE + 2 * BLOCK);
         Self(PerThread::new(team.n_threads(), |_| vec![0.0; len]))
@@ -164,13 +164,15 @@ pub fn delta_net(
         let keys = &mut rest[..2 * BLOCK * net.k_dim];
         match seq.from {
             // SAFETY: `StateSteps` has no slot that is read and written.
-            Some(slot) => take_in(unsafe { &states.read(slot)[place.clone()] }, cols.len(), state),
+            Some(slot) => {
+                load_tile(unsafe { &states.read(slot)[place.clone()] }, cols.len(), state)
+            }
             None => state.fill(0.0),
         }
         let first = head * net.v_dim;
         let mut start = seq.rows.start;
         while start < seq.rows.end {
-            // A block ends where the state is wanted.
+            // A block ends at a row whose state is written.
             let longest = start..seq.rows.end.min(start + BLOCK);
             let wanted = longest.clone().find(|&row| steps.write(row).is_some());
             let rows = start..wanted.map_or(longest.end, |row| row + 1);
@@ -191,7 +193,7 @@ pub fn delta_net(
             if let Some(slot) = steps.write(rows.end - 1) {
                 // SAFETY: no other row writes the slot, and no other task this part of it.
                 let to = unsafe { states.write(slot, place.clone()) };
-                give_out(state, cols.len(), to);
+                store_tile(state, cols.len(), to);
             }
             start = rows.end;
         }
@@ -206,13 +208,13 @@ fn normalize(tier: Tier, x: &[f32], eps: f32, factor: f32, out: &mut [f32]) {
     }
 }
 
-/// `ln(1 + e^x)`, by f64.
+/// `ln(1 + e^x)`, computed in f64.
 fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { f64::from(x).exp().ln_1p() as f32 }
 }
 
-/// A tile of a stored state, `[k_dim][width]`, into `[TILE / COLS][k_dim][COLS]` with zeros past its columns.
-fn take_in(stored: &[f32], width: usize, state: &mut [f32]) {
+/// Loads a tile of a stored state, `[k_dim][width]`, to `[TILE / COLS][k_dim][COLS]`, padded with zeros.
+fn load_tile(stored: &[f32], width: usize, state: &mut [f32]) {
     let k_dim = state.len() / TILE;
     for (i, part) in state.chunks_exact_mut(COLS * k_dim).enumerate() {
         let cols = (i * COLS).min(width)..((i + 1) * COLS).min(width);
@@ -224,8 +226,8 @@ fn take_in(stored: &[f32], width: usize, state: &mut [f32]) {
     }
 }
 
-/// The reverse of [`take_in`].
-fn give_out(state: &[f32], width: usize, stored: &mut [f32]) {
+/// The inverse of [`load_tile`].
+fn store_tile(state: &[f32], width: usize, stored: &mut [f32]) {
     let k_dim = state.len() / TILE;
     for (i, part) in state.chunks_exact(COLS * k_dim).enumerate() {
         let cols = (i * COLS).min(width)..((i + 1) * COLS).min(width);
@@ -237,9 +239,10 @@ fn give_out(state: &[f32], width: usize, stored: &mut [f32]) {
 
 /// Up to `COLS` columns of a head over the rows of a block.
 ///
-/// A row forgets, recalls, takes up and answers. What it takes up and the answer are found in one pass over the
-/// state with what the next row forgets and recalls, so that a row reads and writes the state once. Each element
-/// has the operations of [`DeltaNet`] in their order, each rounded once, wherever blocks begin.
+/// A row decays the state, reads the value stored for its key, updates the state and computes its
+/// output. One pass over the state updates it and computes the output of a row, and decays and reads it
+/// for the next row, so each row reads and writes the state once. Each element is computed by the
+/// operations of [`DeltaNet`] in their order, each rounded once, wherever blocks begin.
 struct Block<'a> {
     k_dim: usize,
     keys: &'a [f32],         // [rows][query, key][k_dim]

@@ -1,9 +1,8 @@
-//! Layers that carry a state along a sequence instead of keys and values: short convolutions and the
-//! gated delta rule.
+//! Recurrent layers, which carry a state along a sequence: short convolutions and the gated delta rule.
 //!
-//! States lie in slots. A step reads the slot that a sequence continues from and writes the states after
-//! some of its rows to other slots; it changes none that it reads. Rows of a sequence run one after
-//! the other, so how it is cut into steps shows in no bit.
+//! States are stored in slots. A step reads the slot that a sequence continues from, and writes the
+//! states after some of its rows to other slots; it never writes a slot that it reads. The rows of a
+//! sequence are computed one after the other, so the bits do not depend on how it is cut into steps.
 
 mod conv;
 mod delta;
@@ -14,20 +13,20 @@ use std::ops::Range;
 pub use conv::{ShortConv, short_conv};
 pub use delta::{DeltaInputs, DeltaNet, DeltaScratch, delta_net};
 
-/// In the list of slots to write, a row whose state is not wanted.
+/// The slot of a row whose state is not written.
 pub const NO_STATE: u32 = u32::MAX;
 
 /// The rows of one sequence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateSeq {
-    /// Its rows in the batch.
+    /// The sequence's rows in the batch.
     pub rows: Range<usize>,
-    /// The slot of the state that they continue from; none at the beginning of a sequence, where the
-    /// state is zero.
+    /// The slot of the state before the first row; `None` at the start of a sequence, where the state is
+    /// zero.
     pub from: Option<u32>,
 }
 
-/// Which slots a step reads and writes.
+/// The slots that a step reads and writes.
 #[derive(Clone, Debug, Default)]
 pub struct StateSteps {
     seqs: Vec<StateSeq>,
@@ -36,7 +35,7 @@ pub struct StateSteps {
 }
 
 impl StateSteps {
-    /// None yet, with room for `max_rows` rows.
+    /// An empty list with room for `max_rows` rows.
     pub fn with_capacity(max_rows: usize) -> Self {
         Self {
             seqs: Vec::with_capacity(max_rows),
@@ -45,12 +44,11 @@ impl StateSteps {
         }
     }
 
-    /// Takes the sequences of a batch, and for each of its rows the slot that the state after it goes
-    /// to, or [`NO_STATE`].
+    /// Sets the sequences of a batch, and per row the slot for the state after it, or [`NO_STATE`].
     ///
     /// # Panics
-    /// If rows lie outside the batch or in two sequences, a slot does not exist, is written twice, or
-    /// is both read and written.
+    /// If rows are outside the batch or in two sequences, or a slot does not exist, is written twice, or is
+    /// both read and written.
     pub fn fill(
         &mut self,
         seqs: impl IntoIterator<Item = StateSeq>,
@@ -82,21 +80,21 @@ impl StateSteps {
 
     /// The sequence of a row.
     fn seq(&self, row: usize) -> Option<&StateSeq> {
-        // Rows of sequences ascend.
+        // Sequences are in order of their rows.
         let at = self.seqs.partition_point(|seq| seq.rows.end <= row);
         self.seqs.get(at).filter(|seq| seq.rows.contains(&row))
     }
 
-    /// Where the state after a row goes.
+    /// The slot for the state after a row.
     fn write(&self, row: usize) -> Option<usize> {
         Some(self.writes[row]).filter(|&slot| slot != NO_STATE).map(|slot| slot as usize)
     }
 }
 
-/// The part of every slot that belongs to one layer.
+/// One layer's part of all slots.
 #[derive(Debug)]
 pub struct LayerStates<'a> {
-    /// Start of the layer's part of the first slot.
+    /// Start of the layer's part in the first slot.
     ptr: *mut f32,
     n_slots: usize,
     slot_len: usize,
@@ -117,7 +115,7 @@ impl<'a> LayerStates<'a> {
         assert!(slot_len > 0 && slots.len().is_multiple_of(slot_len), "slots of {slot_len}");
         assert!(at.checked_add(len).is_some_and(|end| end <= slot_len), "{at} + {len}");
         let n_slots = slots.len() / slot_len;
-        // The part may begin at the end of the slots only if it is empty.
+        // `wrapping_add`: an empty part may begin at the end of the slots.
         let ptr = slots.as_mut_ptr().wrapping_add(at);
         Self { ptr, n_slots, slot_len, len, _data: PhantomData }
     }
@@ -130,7 +128,7 @@ impl<'a> LayerStates<'a> {
     /// The layer's part of a slot.
     ///
     /// # Safety
-    /// Nobody writes to the slot meanwhile.
+    /// The slot must not be written while the slice lives.
     unsafe fn read(&self, slot: u32) -> &[f32] {
         debug_assert!((slot as usize) < self.n_slots);
         // SAFETY: the slot exists, as `StateSteps` has checked; the caller's promise.
@@ -140,7 +138,7 @@ impl<'a> LayerStates<'a> {
     /// A range of the layer's part of a slot.
     ///
     /// # Safety
-    /// Nobody reads or writes the range meanwhile.
+    /// The range must not be accessed in another way while the slice lives.
     #[expect(clippy::mut_from_ref, reason = "disjoint ranges are written by several threads")]
     unsafe fn write(&self, slot: usize, range: Range<usize>) -> &mut [f32] {
         assert!(slot < self.n_slots && range.end <= self.len);

@@ -1,11 +1,10 @@
-//! What the threads of a team share: the loop that runs, which thread takes which of its
-//! tasks, and how they wait for one another.
+//! The shared state of a team's threads: the current loop, the distribution of its units, and waiting.
 //!
-//! The caller publishes a loop as one word, its generation and its number of units.
-//! Each thread has a part of the units, taken from the front by its owner and from the
-//! back by threads that are done with their own; so the same thread meets the same
-//! weights again, and none waits for one that has not come. Parts are not set up by
-//! anybody: a part whose word is of an older generation is whole.
+//! The caller publishes a loop as one word: a generation and a number of units. Each thread owns a part
+//! of the units. The owner takes units from the front of its part, and threads that have finished
+//! theirs steal from the back. So a thread reads the same weights each time, and no thread waits for
+//! another to arrive. Parts need no initialization: a part whose word has an older generation is
+//! whole.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,22 +20,22 @@ use super::sync::atomic::{
 };
 use super::sync::{Condvar, InTask, Mutex, MutexGuard, Thread, UnsafeCell, park};
 
-/// Bits of a number of units in a word; the generation has the others.
+/// Bits of a number of units in a word.
 const UNIT_BITS: u32 = 12;
 
-/// The maximum number of units of a loop.
+/// Maximum number of units of a loop.
 pub(super) const MAX_UNITS: usize = (1 << UNIT_BITS) - 1;
 
 /// Bits of a generation.
 const GENERATION_BITS: u32 = u64::BITS - 2 * UNIT_BITS;
 
-/// Parts are brought up to date every so many generations, so that none looks newer
-/// than it is once the count goes around.
+/// All parts are rewritten every this many generations, so that an old part never looks newer than the
+/// current generation after the counter wraps.
 pub(super) const REFRESH: u64 = 1 << (GENERATION_BITS - 2);
 
 pub(super) type Task = dyn Fn(usize, usize) + Sync;
 
-/// The loop that runs now: `n_tasks` tasks, `unit` at a time.
+/// The current loop: `n_tasks` tasks in units of `unit`.
 #[derive(Clone, Copy)]
 pub(super) struct Job {
     pub(super) task: *const Task,
@@ -44,36 +43,35 @@ pub(super) struct Job {
     pub(super) unit: usize,
 }
 
-/// What the caller writes for a loop, on one cache line.
+/// The caller's publication of a loop, on one cache line.
 struct Call {
-    /// Threads of the team: as many as members, unless the system refused some.
+    /// Number of threads: that of the members, less those that the system refused to start.
     n_threads: AtomicUsize,
     /// Generation and number of units.
     word: AtomicU64,
-    /// Written by the caller while no unit is taken and not done, read by whoever
-    /// has taken one.
+    /// Written by the caller while no unit is in progress; read by threads that have taken a unit.
     job: UnsafeCell<Job>,
 }
 
-/// What belongs to one thread.
+/// State of one thread.
 struct Member {
-    /// Generation, first unit and end of the units not taken.
+    /// Generation, and start and end of the units that are not taken.
     part: AtomicU64,
     sleeps: AtomicBool,
 }
 
 pub(super) struct Crew {
     call: Padded<Call>,
-    /// Units not done.
+    /// Number of units that are not done.
     pending: Padded<AtomicU32>,
-    /// Workers that sleep or are about to.
+    /// Number of workers that sleep or are about to.
     sleepers: Padded<AtomicU32>,
     members: Vec<Padded<Member>>,
     caller_sleeps: AtomicBool,
-    /// How long the caller spins, in nanoseconds.
+    /// The caller's spin time in nanoseconds.
     caller_spin: AtomicU32,
     quit: AtomicBool,
-    /// Guards nothing but the order of the caller's sleeping and waking.
+    /// Orders the caller's sleeping and waking; guards no data.
     sleep: Mutex<()>,
     wake_caller: Condvar,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -90,7 +88,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A part's word.
+/// Packs a part's word.
 fn pack(generation: u64, first: u64, end: u64) -> u64 {
     generation << (2 * UNIT_BITS) | first << UNIT_BITS | end
 }
@@ -101,7 +99,7 @@ fn unpack(word: u64) -> (u64, u64, u64) {
     (word >> (2 * UNIT_BITS), word >> UNIT_BITS & mask, word & mask)
 }
 
-/// Whether generation `a` is later than `b`, though the count goes around.
+/// Whether generation `a` is later than `b`, modulo wrapping.
 fn is_later(a: u64, b: u64) -> bool {
     let ahead = a.wrapping_sub(b) & ((1 << GENERATION_BITS) - 1);
     ahead != 0 && ahead < 1 << (GENERATION_BITS - 1)
@@ -130,15 +128,15 @@ impl Crew {
         }
     }
 
-    /// Says how many threads there are in the end. To be called before the first loop.
+    /// Sets the number of threads that were started. Called before the first loop.
     pub(super) fn set_n_threads(&self, n_threads: usize) {
         self.call.0.n_threads.store(n_threads, Relaxed);
     }
 
-    /// Continues from a generation. To be called before the first loop.
+    /// Sets the generation before the first loop's.
     #[cfg(test)]
     pub(super) fn begin_at(&self, generation: u64) {
-        // The parts were last touched when they were brought up to date.
+        // The parts were last written by the refresh.
         let refreshed = generation / REFRESH * REFRESH;
         for member in &self.members {
             member.0.part.store(pack(refreshed, 0, 0), Relaxed);
@@ -146,8 +144,8 @@ impl Crew {
         self.call.0.word.store(pack(generation, 0, 0), Relaxed);
     }
 
-    /// Runs a loop of at least 2 and at most [`MAX_UNITS`] units and returns when it is
-    /// done. `workers` are the threads of the members from the second on.
+    /// Runs a loop of 2 to [`MAX_UNITS`] units, and returns when it is done. `workers` are the threads of
+    /// the members from the second on.
     ///
     /// # Safety
     /// No other thread may be in this function, and the job's task must be valid until
@@ -184,7 +182,7 @@ impl Crew {
         }
     }
 
-    /// Takes a unit of a member's part: the owner its first, another its last.
+    /// Takes a unit of a member's part: its first one for the owner, its last one for a thief.
     #[inline]
     fn take(
         &self,
@@ -255,7 +253,7 @@ impl Crew {
         done.get()
     }
 
-    /// The life of a worker.
+    /// The main loop of a worker.
     pub(super) fn serve(&self, thread: usize) {
         let (mut last, mut spin) = (0, LONG_SPIN);
         loop {
@@ -303,7 +301,7 @@ impl Crew {
         self.rise(thread);
     }
 
-    /// Counts a worker as awake; says whether it was not already.
+    /// Counts a worker as awake; returns whether it was counted as asleep.
     fn rise(&self, thread: usize) -> bool {
         let sleeps = self.members[thread].0.sleeps.swap(false, AcqRel);
         if sleeps {
@@ -312,24 +310,24 @@ impl Crew {
         sleeps
     }
 
-    /// Wakes up to `n` of the workers that sleep.
+    /// Wakes up to `n` sleeping workers.
     pub(super) fn wake<'a>(&self, n: usize, workers: impl Iterator<Item = &'a Thread>) {
         let asleep = (1..).zip(workers).filter(|&(thread, _)| self.rise(thread));
         asleep.take(n).for_each(|(_, worker)| worker.unpark());
     }
 
-    /// Lets the workers end.
+    /// Tells the workers to end.
     pub(super) fn quit<'a>(&self, workers: impl Iterator<Item = &'a Thread>) {
         self.quit.store(true, Release);
         workers.for_each(Thread::unpark);
     }
 
-    /// Waits until every unit is done, of which the caller has done `done`.
+    /// Waits until every unit is done. The caller itself has done `done` units.
     fn join(&self, done: u32) {
         let pending = &self.pending.0;
         let mut spin = self.caller_spin.load(Relaxed);
         let is_done = spin_until(&mut spin, || pending.load(Acquire) == done);
-        // A task that takes longer is likely to be on a processor that others have now.
+        // If a task takes longer, its thread was probably preempted.
         let spin = if is_done { spin } else { SHORT_SPIN };
         self.caller_spin.store(spin, Relaxed);
         if is_done {

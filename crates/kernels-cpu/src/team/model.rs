@@ -1,9 +1,9 @@
-//! Models of the team for loom, which runs them in every order of the threads' accesses
-//! that the memory model allows, up to a number of preemptions: `cargo xtask loom`.
+//! Loom models of the team: loom runs them in every interleaving that the memory model allows, up to a
+//! number of preemptions (`cargo xtask loom`).
 //!
-//! Each task writes to a cell of its own and the caller reads it after the loop, so a
-//! task that is run twice, left out or not waited for is found, and so is a job that is
-//! written while a thread reads it, a wake-up that gets lost, and a thread that never ends.
+//! Each task writes to a cell of its own, and the caller reads the cells after the loop. The models
+//! detect tasks that run twice, are skipped or not waited for, a job that is written while a thread
+//! reads it, lost wake-ups, and threads that never end.
 
 use super::crew::{Crew, Job, MAX_UNITS, Task};
 use super::sync::atomic::{AtomicBool, Ordering, fence};
@@ -13,7 +13,7 @@ use loom::thread;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
-/// What the tasks of a loop write to.
+/// One cell per task of a loop.
 struct Cells(Vec<UnsafeCell<u32>>);
 
 // SAFETY: loom stops where two threads access a cell at once.
@@ -31,7 +31,7 @@ impl Cells {
     }
 }
 
-/// A crew whose next loop is of the generation after `generation`, and its workers.
+/// A crew whose next loop has the generation after `generation`, and its workers.
 fn start(n_threads: usize, generation: u64) -> (Arc<Crew>, Vec<JoinHandle<()>>) {
     let crew = Arc::new(Crew::new(n_threads));
     crew.begin_at(generation);
@@ -54,13 +54,13 @@ fn run(crew: &Crew, workers: &[JoinHandle<()>], n_tasks: usize, task: &(dyn Fn(u
     unsafe { crew.run(job, workers.iter().map(JoinHandle::thread)) };
 }
 
-/// Lets the workers end and waits for them.
+/// Ends the workers and joins them.
 fn end(crew: &Crew, workers: Vec<JoinHandle<()>>) {
     crew.quit(workers.iter().map(JoinHandle::thread));
     workers.into_iter().for_each(|worker| worker.join().expect("a worker ends"));
 }
 
-/// Loops of these numbers of tasks, one after the other, in every order with at most this many
+/// Runs loops with these numbers of tasks in every interleaving with at most `preemptions`
 /// preemptions.
 fn check(n_threads: usize, preemptions: usize, generation: u64, loops: &'static [usize]) {
     let mut model = Builder::new();

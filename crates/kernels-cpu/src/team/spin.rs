@@ -1,32 +1,31 @@
-//! Spinning: how long a thread waits for another before it sleeps.
+//! Spinning: a thread waits actively for a bounded time before it sleeps.
 
 #[cfg(not(all(test, loom)))]
 use std::time::{Duration, Instant};
 
-/// How long a thread spins for another before it sleeps, when nobody else wants its
-/// processor: longer than the serial gaps of a step, and than it takes to choose a token
-/// between two steps. To sleep and be woken takes tens of microseconds.
+/// Spin time on a processor that is not shared. It exceeds the serial gaps of a step and the sampling
+/// between two steps. Sleeping and being woken takes tens of microseconds.
 pub(super) const LONG_SPIN: u32 = 500_000; // ns
 
-/// The same where others do: what a thread spins away is taken from its share.
+/// Spin time on a shared processor, where spinning uses up the thread's time slice.
 pub(super) const SHORT_SPIN: u32 = 20_000; // ns
 
-/// A spinning thread that sees no time pass for this long was kept from running.
+/// A gap between two looks at the clock of at least this length means that the thread was preempted.
 #[cfg(not(all(test, loom)))]
 const KEPT_FROM_RUNNING: Duration = Duration::from_micros(100);
 
-/// Spins between two looks at the clock.
+/// Spin iterations between two looks at the clock.
 #[cfg(not(all(test, loom)))]
 const SPINS_PER_LOOK: u32 = 32;
 
-/// How long a thread spins, in nanoseconds. Less once a processor turns out to be shared,
-/// then slowly more with every wait that ends well.
+/// The next, slightly longer, spin time in nanoseconds. It grows with every wait that ends while
+/// spinning, and falls to [`SHORT_SPIN`] once the processor turns out to be shared.
 fn longer(spin: u32) -> u32 {
     LONG_SPIN.min(spin + spin / 256)
 }
 
-/// Spins until `ready`, for up to `spin` nanoseconds; says whether it is, and changes
-/// `spin` by what it learned.
+/// Spins until `ready` returns true, for at most `spin` nanoseconds; returns whether it did, and
+/// adapts `spin`.
 #[cfg(not(all(test, loom)))]
 #[inline]
 pub(super) fn spin_until(spin: &mut u32, ready: impl Fn() -> bool) -> bool {
@@ -53,8 +52,7 @@ pub(super) fn spin_until(spin: &mut u32, ready: impl Fn() -> bool) -> bool {
     }
 }
 
-/// The same for models, where no time passes: one look. A thread that is ready at a later
-/// one is a thread that looked later.
+/// In loom models no time passes, so this looks once: looking later is another interleaving.
 #[cfg(all(test, loom))]
 pub(super) fn spin_until(spin: &mut u32, ready: impl Fn() -> bool) -> bool {
     *spin = longer(*spin);

@@ -1,6 +1,5 @@
-//! What the threads of a team synchronize with: the standard library's types, or loom's in
-//! its models (`cfg(loom)`, see `model.rs`), where every access is a step that other
-//! threads may come before or after.
+//! Synchronization types: the standard library's, or loom's in its models (`cfg(loom)`, see
+//! `model.rs`), which interleave the threads' accesses.
 
 use std::cell::Cell;
 
@@ -16,7 +15,7 @@ pub(super) use std::{
     thread::{Builder, JoinHandle, Thread, park},
 };
 
-/// The standard library's cell with loom's interface, which tells a read from a write.
+/// The standard library's cell with the interface of loom's, which tells reads from writes.
 #[cfg(not(all(test, loom)))]
 pub(super) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);
 

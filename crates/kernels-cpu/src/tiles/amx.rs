@@ -1,16 +1,16 @@
-//! The products of tiles by the instructions of AMX.
+//! Tile products by AMX instructions.
 //!
-//! Intrinsics of AMX are not stable, inline assembly is. One block of it goes from LDTILECFG
-//! to TILERELEASE, so tile registers hold nothing between two products and the system has
-//! none to save when threads change.
+//! They are inline assembly, because the AMX intrinsics are not stable. One block goes from LDTILECFG
+//! to TILERELEASE, so no tile register is in use between two products and a context switch has none to
+//! save.
 
 use std::arch::asm;
 
 use super::{PAIR_LEN, Product, SplitPair, SplitProduct, TILE_LEN, TilePair, Tiles};
 use crate::{AmxBf16, RowsMut};
 
-/// What LDTILECFG loads (Intel SDM, volume 1, section 18.2): rows and bytes of a row of each
-/// tile register, zero for those that are not used.
+/// The operand of LDTILECFG (Intel SDM, volume 1, section 18.2): number of rows and bytes per row of each
+/// tile register, zero for unused ones.
 #[derive(Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 struct Config {
@@ -22,10 +22,10 @@ struct Config {
 }
 
 impl Config {
-    /// That of whole tiles. It lies in memory, where LDTILECFG need not wait for it.
+    /// The configuration of whole tiles, in static memory so that LDTILECFG need not wait for a store.
     const WHOLE: &Self = &Self::new([TILE_LEN; 2], [TILE_LEN; 2]);
 
-    /// [`Self::WHOLE`], or else one that is made in `place`.
+    /// [`Self::WHOLE`] if the shape is that of whole tiles, otherwise a configuration stored in `place`.
     fn of(place: &mut Option<Self>, rows: [usize; 2], cols: [usize; 2]) -> &Self {
         if [rows, cols] == [[TILE_LEN; 2]; 2] {
             return Self::WHOLE;
@@ -33,8 +33,8 @@ impl Config {
         place.insert(Self::new(rows, cols))
     }
 
-    /// Registers 0 to 3 for the sums of two tiles of rows with two of columns, 4 and 5 for
-    /// the rows of activations, 6 and 7 for those of weights.
+    /// Registers 0 to 3 hold the sums of two tiles of rows with two of columns, 4 and 5 activations, 6 and 7
+    /// weights.
     const fn new(rows: [usize; 2], cols: [usize; 2]) -> Self {
         let mut config =
             Self { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// Sixteen, and what is left of up to 32.
+/// Splits a number up to 32 into up to sixteen and the remainder.
 fn halves(n: usize) -> [usize; 2] {
     [n.min(TILE_LEN), n.saturating_sub(TILE_LEN)]
 }
@@ -75,7 +75,7 @@ impl Tiles for AmxBf16 {
             }
             return;
         }
-        // Whole pairs of tiles in one loop, then the columns that are left.
+        // Whole pairs of tiles in one loop, then the remaining columns.
         let n_whole = n_cols / PAIR_LEN;
         let rest = halves(n_cols % PAIR_LEN);
         for (first, n_blocks, cols) in [(0, n_whole, [TILE_LEN; 2]), (n_whole, 1, rest)] {
@@ -153,9 +153,9 @@ struct Blocks<'a, Step> {
     next: *const TilePair,
 }
 
-/// A function that multiplies one or two tiles of rows with one or two of columns. Each step
-/// loads what it needs of the tiles of both operands. With one pair of tiles a step, it
-/// fetches four lines of what the next product reads to the second cache.
+/// Defines a function that multiplies one or two tiles of rows with one or two of columns. Each step
+/// loads the tiles of both operands that it uses. With one pair of tiles per step, it also prefetches
+/// four cache lines of the next product's operand to L2.
 macro_rules! multiply {
     ($name:ident, $operand:ty, $shift:literal, $zero:tt, $load:tt, $step:tt, $store:tt) => {
         /// # Safety
@@ -209,8 +209,8 @@ macro_rules! multiply {
         // SAFETY: the caller's promise; fetching what is not there does nothing.
         unsafe {
             asm!(
-                // The register of the counter holds the configuration at first, and the
-                // second sixteen rows of the result around the steps.
+                // The counter's register first holds the configuration, and before and after the steps
+                // the address of the result's second sixteen rows.
                 "ldtilecfg [{n}]",
                 "2:",
                 "test {add}, {add}",
@@ -346,7 +346,7 @@ multiply!(
     ["tilestored [{c} + {ldc}*1], tmm0"]
 );
 
-// The upper halves of a step are the first pair of tiles, the lower ones the second.
+// In a step, the first pair of tiles has the upper halves, and the second the lower ones.
 multiply!(
     @two_by_two
     multiply_split_2x2,

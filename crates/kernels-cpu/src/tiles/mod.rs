@@ -1,11 +1,10 @@
-//! Products of BF16 tiles with sums in F32, as the matrix units of AMX compute them.
+//! Products of BF16 tiles with F32 sums, as AMX computes them.
 //!
-//! Loops over tiles are written once, over [`Tiles`]. `amx` has the instructions,
-//! `software` their exact semantics in plain Rust, for tests and proofs on any
-//! processor. The order of a sum is that of the instruction, TDPBF16PS: within 32
-//! columns the products of even and of odd columns are added by fused multiply-adds from
-//! zero, in order, then the two sums, then that to what came before. It depends on
-//! nothing else, so an element's bits do not depend on how a product is cut.
+//! Loops over tiles are written once, over [`Tiles`]. `amx` has the instructions, and `software` their
+//! exact semantics in plain Rust, so that tests run on any processor. Sums are in the order of the
+//! instruction TDPBF16PS: within 32 columns, fused multiply-adds from zero sum the even columns in
+//! order, and likewise the odd ones; the two sums are added, and the result is added to the previous
+//! sum. An element's bits therefore do not depend on how a product is divided.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -25,29 +24,28 @@ pub(crate) use widen::widen_rows;
 
 use crate::RowsMut;
 
-/// Rows of activations, and columns of weights, of a tile.
+/// Activation rows, or weight rows, per tile.
 pub(crate) const TILE_LEN: usize = 16;
-/// Columns of activations that a tile covers: a step of a product.
+/// Columns per tile, which are one step of a product.
 pub(crate) const STEP_LEN: usize = 32;
-/// Rows, or columns, of two tiles.
+/// Rows of two tiles.
 pub(crate) const PAIR_LEN: usize = 2 * TILE_LEN;
 
-/// An operand: sixteen rows of sixteen pairs of BF16, the first in the low half of a word.
+/// An operand: sixteen rows of sixteen pairs of BF16, with the first one in the low half of a word.
 ///
-/// Of activations `tile[r][k]` are columns `2 k` and `2 k + 1` of row `r`; of weights
-/// `tile[k][n]` are those of weight row `n`.
+/// In a tile of activations, `tile[r][k]` has columns `2 k` and `2 k + 1` of row `r`. In a tile of
+/// weights, `tile[k][n]` has these columns of weight row `n`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct Tile(pub(crate) [[u32; TILE_LEN]; TILE_LEN]);
 
-/// Two tiles side by side: 32 rows of activations, or 32 of weights, at the same columns.
+/// Two tiles at the same columns: 32 rows of activations, or of weights.
 pub(crate) type TilePair = [Tile; 2];
 
-/// A value as the sum of two BF16: tiles of the nearest to it, and of the nearest to what is
-/// left of it.
+/// Values split into two BF16: tiles of the nearest BF16, and of the BF16 nearest to the rounding error.
 pub(crate) type SplitPair = [TilePair; 2];
 
-/// The operands of a product of up to 32 rows with any number of others, both split.
+/// The operands of a product of up to 32 rows with any number of rows, both split.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SplitProduct<'a> {
     pub(crate) a: &'a [SplitPair], // [n_steps], at least one
@@ -67,18 +65,18 @@ impl SplitProduct<'_> {
     }
 }
 
-/// The operands of a product of up to 32 rows of activations with any number of weight rows.
+/// The operands of a product of up to 32 activation rows with any number of weight rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Product<'a> {
-    /// The activations.
+    /// Activations.
     pub(crate) a: &'a [TilePair], // [n_steps]
-    /// The weights, every 32 of their rows after the other.
+    /// Weights, one run of steps per 32 rows.
     pub(crate) b: &'a [TilePair], // [n_cols / 32 rounded up, b_stride]
-    /// Steps from 32 weight rows to the next, of which the product uses the first.
+    /// Steps from 32 weight rows to the next 32. The product uses the first `a.len()` of them.
     pub(crate) b_stride: usize,
-    /// Whether the products are added to what the result holds.
+    /// Whether the products are added to the result.
     pub(crate) add: bool,
-    /// What the next product reads for `a`, to be fetched meanwhile.
+    /// The next product's `a`, for prefetching.
     #[cfg_attr(
         not(target_arch = "x86_64"),
         expect(dead_code, reason = "the software form fetches nothing ahead")
@@ -99,7 +97,7 @@ impl Product<'_> {
     }
 }
 
-/// A form of the products of tiles.
+/// An implementation of tile products.
 pub(crate) trait Tiles: Copy + Sync {
     /// `c = a bᵀ`, or `c += a bᵀ`.
     ///
@@ -107,16 +105,16 @@ pub(crate) trait Tiles: Copy + Sync {
     /// If the operands do not fit the result.
     fn multiply(self, product: &Product<'_>, c: RowsMut<'_>);
 
-    /// `c = a bᵀ` without the products of two lower halves. In each step the lower halves of
-    /// `a` meet the upper ones of `b`, then the upper ones the upper ones, then the lower ones.
+    /// `c = a bᵀ` without the products of two lower halves. Each step adds `a`'s lower halves times `b`'s
+    /// upper ones, then upper times upper, then `a`'s upper times `b`'s lower ones.
     ///
     /// # Panics
     /// If the operands do not fit the result.
     fn multiply_split(self, product: &SplitProduct<'_>, c: RowsMut<'_>);
 }
 
-/// The nearest BF16, ties to even, as VCVTNEPS2BF16 rounds (Intel SDM): subnormal values
-/// become zeros, and NaN stays quiet NaN.
+/// The nearest BF16, ties to even, as VCVTNEPS2BF16 rounds (Intel SDM): subnormal values become zero,
+/// and NaN becomes quiet NaN.
 #[inline(always)]
 pub(crate) fn to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
@@ -130,7 +128,7 @@ pub(crate) fn to_bf16(x: f32) -> u16 {
     ((bits + 0x7fff + u32::from(high & 1)) >> 16) as u16
 }
 
-/// Two values as a pair, the first in the low half.
+/// Rounds two values to a pair of BF16, with the first one in the low half.
 #[inline(always)]
 pub(crate) fn to_pair(low: f32, high: f32) -> u32 {
     u32::from(to_bf16(low)) | u32::from(to_bf16(high)) << 16

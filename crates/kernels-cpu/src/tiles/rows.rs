@@ -1,4 +1,4 @@
-//! Activations as tiles of BF16, the input of the products on tiles.
+//! Activations as BF16 tiles, the input of the products on tiles.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -7,17 +7,16 @@ use std::ops::Range;
 use super::{PAIR_LEN, STEP_LEN, TILE_LEN, TilePair, to_pair};
 use crate::{Pages, Rows, RowsMut, Team, Tier};
 
-/// Elements of f32 in the memory of a pair of tiles.
+/// Size of a pair of tiles in f32 elements.
 const PAIR_WORDS: usize = size_of::<TilePair>() / size_of::<f32>();
 
-/// Steps of 32 rows that a task packs.
+/// Steps of 32 rows that are packed per task.
 const STEPS_PER_TASK: usize = 16;
 
-/// Rows of activations rounded to BF16 (nearest, ties to even; subnormal values become zero),
-/// in the order in which [`matmul_bf16`](crate::matmul_bf16) reads them.
+/// Activation rows rounded to BF16 (nearest, ties to even; subnormal values become zero), in the order
+/// in which [`matmul_bf16`](crate::matmul_bf16) reads them.
 ///
-/// Every 32 rows are two strips of tiles side by side, one pair of tiles for 32 columns.
-/// Columns past the last one are zeros.
+/// Every 32 rows are a run of tile pairs, one pair per 32 columns. Columns past the last one are zero.
 #[derive(Debug)]
 pub struct Bf16Rows {
     n_rows: usize,
@@ -26,14 +25,13 @@ pub struct Bf16Rows {
 }
 
 impl Bf16Rows {
-    /// Room for `max_rows` rows of `max_cols` values; `None` when there is too little
-    /// memory.
+    /// Allocates for `max_rows` rows of `max_cols` values; `None` if there is too little memory.
     pub fn with_capacity(max_rows: usize, max_cols: usize) -> Option<Self> {
         let memory = Pages::zeroed(Self::bytes_for(max_rows, max_cols))?;
         Some(Self { n_rows: 0, n_cols: 0, memory })
     }
 
-    /// Bytes of that room.
+    /// Bytes that [`Self::with_capacity`] allocates.
     pub const fn bytes_for(max_rows: usize, max_cols: usize) -> usize {
         let n_pairs = max_rows.div_ceil(PAIR_LEN).saturating_mul(max_cols.div_ceil(STEP_LEN));
         n_pairs.saturating_mul(size_of::<TilePair>())
@@ -44,17 +42,17 @@ impl Bf16Rows {
         self.n_rows
     }
 
-    /// Values of a row.
+    /// Values per row.
     pub const fn n_cols(&self) -> usize {
         self.n_cols
     }
 
-    /// Steps of a row.
+    /// Steps per row.
     const fn n_steps(&self) -> usize {
         self.n_cols.div_ceil(STEP_LEN)
     }
 
-    /// Some steps of rows `32 * block` and up to 31 after it.
+    /// Some steps of the 32 rows from row `32 * block` on.
     #[inline]
     pub(crate) fn block(&self, block: usize, steps: Range<usize>) -> &[TilePair] {
         let pairs: &[TilePair] = bytemuck::cast_slice(&self.memory);
@@ -70,8 +68,8 @@ impl Bf16Rows {
         self.fill(team, tier, x.n_rows(), x.n_cols(), |i| Some(x.row(i)));
     }
 
-    /// Replaces the rows by `n_rows` rows of `n_cols` values. Where there is none, what the memory
-    /// holds stays, and so does what a product makes of it.
+    /// Replaces the rows by `n_rows` rows of `n_cols` values that `row` returns. Where it returns `None` the
+    /// row keeps stale values, and its products are meaningless.
     pub(crate) fn fill<'a>(
         &mut self,
         team: &Team,
@@ -108,20 +106,20 @@ impl Bf16Rows {
     }
 }
 
-/// A row of up to 32, in the tiles of some steps.
+/// One row of a block, in the tiles of some steps.
 pub(crate) struct Strip<'a> {
     pub(crate) pairs: &'a mut [TilePair],
     pub(crate) row: usize,
 }
 
 impl Strip<'_> {
-    /// The pairs of values of a step.
+    /// The row's pairs of values in a step.
     #[inline(always)]
     fn words(&mut self, step: usize) -> &mut [u32; TILE_LEN] {
         &mut self.pairs[step][self.row / TILE_LEN].0[self.row % TILE_LEN]
     }
 
-    /// Packs a row, its last step filled up with zeros.
+    /// Packs a row, and fills its last step up with zeros.
     pub(crate) fn pack(mut self, x: &[f32]) {
         let (steps, rest) = x.as_chunks::<STEP_LEN>();
         for (step, x) in steps.iter().enumerate() {
@@ -155,7 +153,7 @@ impl Strip<'_> {
     }
 }
 
-/// 32 values as pairs in order.
+/// Rounds 32 values to pairs, in order.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
@@ -166,7 +164,7 @@ fn to_pairs(x: &[f32; STEP_LEN]) -> __m512i {
     pairs_of(low, high)
 }
 
-/// 32 values in two vectors as pairs in order.
+/// Rounds two vectors of 16 values to pairs, in order.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
@@ -184,7 +182,7 @@ pub(crate) fn store(v: __m512i, out: &mut [u32; TILE_LEN]) {
     unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), v) }
 }
 
-/// Pairs of a value of each of two vectors.
+/// Rounds two vectors to pairs of one value of each.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]

@@ -1,6 +1,5 @@
-//! The products of tiles in plain Rust, bit for bit those of TDPBF16PS (Intel SDM, volume
-//! 2): multiply-adds are fused and round to nearest even, subnormal operands count as
-//! zero, and subnormal results become zero. Of a NaN only that it is one is the same.
+//! Tile products in plain Rust with the bits of TDPBF16PS (Intel SDM, volume 2): multiply-adds are fused
+//! and round to nearest even, and subnormal operands and results are zero. A NaN may have other bits.
 
 use super::{PAIR_LEN, Product, SplitProduct, TILE_LEN, Tile, Tiles};
 use crate::{RowsMut, SoftwareTiles};
@@ -25,7 +24,7 @@ trait Operands {
     /// Adds the products of row `r` with sixteen columns from `first` on.
     fn add_to(&self, sums: &mut Sums, r: usize, first: usize);
 
-    /// Whether they are added to what the result holds.
+    /// Whether the products are added to the result.
     fn adds(&self) -> bool;
 }
 
@@ -132,8 +131,8 @@ fn add_dots(a: &[u32; TILE_LEN], b: &Tile, sums: &mut Sums) {
     }
 }
 
-/// The two sums of [`add_dots`] where one of them was the smallest normal number on the
-/// way: whether that is the result or was rounded up from a subnormal one has to be seen.
+/// The two sums of [`add_dots`], computed exactly, for the case that an intermediate one was the smallest
+/// normal number, which may have been rounded up from a subnormal number that counts as zero.
 #[cold]
 #[inline(never)]
 fn dots_at_the_edge(a: &[u32; TILE_LEN], b: &Tile) -> (Sums, Sums) {
@@ -147,16 +146,16 @@ fn dots_at_the_edge(a: &[u32; TILE_LEN], b: &Tile) -> (Sums, Sums) {
     (even, odd)
 }
 
-/// `a b + c`, rounded once to 24 bits whatever the exponent, and zero where the rounded
-/// value is below the normal numbers: the processors of x86 detect tininess after rounding
-/// (Intel SDM, volume 1, section 4.9.1.5).
+/// `a b + c`, rounded once to 24 bits with unbounded exponent, and zero if the rounded value is below the
+/// normal numbers: x86 processors detect tininess after rounding (Intel SDM, volume 1, section
+/// 4.9.1.5).
 fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     let sum = a.mul_add(b, c);
     if sum.abs() != f32::MIN_POSITIVE {
         return flush(sum);
     }
-    // Halfway to the largest number of 24 bits below, of which a tie goes up. The product
-    // is exact in f64, and the sum is with its error (Knuth's two-sum).
+    // The limit is halfway between the smallest normal number and the next lower number of 24 bits; a tie
+    // rounds up. The product is exact in f64, and the sum is together with its error (Knuth's two-sum).
     let limit = f64::from(f32::MIN_POSITIVE) * (1.0 - f64::EPSILON * f64::from(1 << 27));
     let (product, c) = (f64::from(a) * f64::from(b), f64::from(c));
     let near = product + c;
@@ -167,19 +166,19 @@ fn multiply_add(a: f32, b: f32, c: f32) -> f32 {
     if is_tiny { 0.0_f32.copysign(sum) } else { sum }
 }
 
-/// The first value of a pair, where a subnormal one is zero.
+/// The first value of a pair; zero if it is subnormal.
 #[inline(always)]
 fn low_of(pair: u32) -> f32 {
     flush(f32::from_bits(pair << 16))
 }
 
-/// The second value of a pair, where a subnormal one is zero.
+/// The second value of a pair; zero if it is subnormal.
 #[inline(always)]
 fn high_of(pair: u32) -> f32 {
     flush(f32::from_bits(pair & 0xffff_0000))
 }
 
-/// Zero of the same sign in place of a subnormal number.
+/// Replaces a subnormal number by zero of the same sign.
 #[inline(always)]
 fn flush(x: f32) -> f32 {
     if x.abs() < f32::MIN_POSITIVE { 0.0_f32.copysign(x) } else { x }

@@ -1,5 +1,4 @@
-//! The products of tiles against an exact computation in integers, and both forms against
-//! each other.
+//! Tile products compared with exact integer arithmetic, and both implementations with each other.
 
 use super::*;
 use crate::testing::{next, tile_tiers};
@@ -30,7 +29,7 @@ impl Exact {
         }
     }
 
-    /// The sum, exact but for bits far below the 24th, of which one stands for all.
+    /// The sum. Bits far below the 24th are merged into one sticky bit.
     fn plus(self, other: Self) -> Self {
         let (a, b) = if self.exponent >= other.exponent { (self, other) } else { (other, self) };
         if a.mantissa == 0 || b.mantissa == 0 {
@@ -107,14 +106,14 @@ fn expected(product: &Product<'_>, r: usize, n: usize, c: f32) -> f32 {
     sum
 }
 
-/// What numbers are drawn from.
+/// Distributions of test values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
     /// Around one.
     Usual,
-    /// Of which most products are near the smallest normal number.
+    /// Most products are near the smallest normal number.
     Small,
-    /// Of any exponent, so that sums overflow and cancel.
+    /// Any exponents, so that sums overflow and cancel.
     Any,
     /// With infinities and NaN among them.
     Special,

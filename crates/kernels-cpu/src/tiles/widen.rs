@@ -1,5 +1,5 @@
-//! Weights of float types as tiles: sixteen rows of a matrix as it lies in the file. FP8 becomes F32
-//! on the way. Quantized types are widened in `packed::tiles`.
+//! Float weights as tiles: sixteen rows of a matrix in its file layout. FP8 is converted through F32.
+//! `packed::tiles` has the quantized types.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -14,8 +14,8 @@ use super::{STEP_LEN, TILE_LEN, Tile, to_bf16};
 use crate::vec_dot::widen;
 use crate::{MatrixRef, Tier};
 
-/// Writes the tiles of up to sixteen rows of a matrix from row `first` on, for each step of
-/// columns from `col` on. Rows past the last one, and columns, are zeros.
+/// Writes the tiles of up to sixteen rows of a matrix from row `first` on, one per step of columns from
+/// `col` on. Rows and columns past the last ones are zero.
 ///
 /// # Panics
 /// If the type is not a float type, or a row or column is out of range.
@@ -36,7 +36,7 @@ pub(crate) fn widen_rows<'t>(
         let from = col + step * STEP_LEN;
         let n_cols = matrix.n_cols().saturating_sub(from).min(STEP_LEN);
         assert!(n_cols > 0, "columns from {from} on");
-        // Rows of 32 values, whole or filled up.
+        // Rows of 32 values, padded if needed.
         let mut padded = [[0; STEP_LEN * 4]; TILE_LEN];
         let mut rows: [&[u8]; TILE_LEN] = [&[0; STEP_LEN * 4]; TILE_LEN];
         for (i, (row, padded)) in rows.iter_mut().zip(&mut padded).take(n_rows).enumerate() {
@@ -98,7 +98,7 @@ fn widen_blocks<'t>(
     }
 }
 
-/// Rows of values of `BYTES` bytes to a tile.
+/// Converts rows of values of `BYTES` bytes to a tile.
 fn scalar<const BYTES: usize>(
     rows: &[&[u8]; TILE_LEN],
     tile: &mut Tile,
@@ -112,7 +112,7 @@ fn scalar<const BYTES: usize>(
     }
 }
 
-/// The twin of [`scalar`] for all types.
+/// Vector twin of [`scalar`], for all types.
 ///
 /// # Safety
 /// Rows have the bytes of 32 values.
@@ -148,7 +148,7 @@ unsafe fn widen_avx512(ty: BlockType, rows: &[&[u8]; TILE_LEN], tile: &mut Tile)
 #[inline]
 #[target_feature(enable = "avx512f")]
 pub(crate) fn transpose(v: &mut [__m512i; TILE_LEN]) {
-    // Words of two vectors, then pairs of words of two of these, then lanes of 128 bits.
+    // Interleave words of two vectors, then pairs of words, then 128-bit lanes.
     let mut pairs = *v;
     for i in 0..8 {
         pairs[2 * i] = _mm512_unpacklo_epi32(v[2 * i], v[2 * i + 1]);

@@ -1,8 +1,8 @@
-//! F8_0: an f32 scale and 64 numbers of FP8 (`E4M3`), `w = d * e4m3(q)`. Products are those of a float
-//! type: the numbers are widened exactly, and a block's sums are multiplied by its scale.
+//! F8_0: an f32 scale and 64 FP8 numbers (`E4M3`), `w = d * e4m3(q)`. As a float type it is multiplied
+//! with F32 activations: numbers are widened exactly, and a block's sums are multiplied by its scale.
 //!
-//! A row is summed in 32 lanes. Of a block, lane `i` takes the values `i` and `i + 32`; lanes of blocks
-//! are added in order, each times its block's scale, and the lanes at last in a fixed order.
+//! A row is summed in 32 lanes. Lane `i` adds the values `i` and `i + 32` of each block, times the
+//! block's scale, in order of the blocks. The lanes are added in a fixed order.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -15,15 +15,15 @@ use super::{Dot, Kernels, Widen};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 
-/// Values of a block.
+/// Values per block.
 const LEN: usize = 64;
-/// Bytes of its scale.
+/// Bytes of a block's scale.
 const SCALE: usize = 4;
-/// Bytes of a block.
+/// Bytes per block.
 const BYTES: usize = SCALE + LEN;
-/// Values that are added side by side.
+/// Number of lanes of a sum.
 const LANES: usize = 32;
-/// What E4M3 is more than the binary16 number with the same bits of exponent and mantissa.
+/// The quotient of an E4M3 number and the binary16 number with the same exponent and mantissa bits.
 #[cfg(target_arch = "x86_64")]
 const OF_HALF: f32 = 256.0;
 
@@ -75,12 +75,12 @@ fn dot(w: &[&[u8]], x: &[&[f32]], out: &mut [f32]) {
     }
 }
 
-/// 16 numbers, each less by the factor [`OF_HALF`].
+/// Converts 16 numbers to f32, divided by [`OF_HALF`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn widen16(numbers: &[u8; 16]) -> [__m256; 2] {
-    // The sign to bit 15 and what follows it to bits 7 to 13; bit 14 is a copy of the sign.
+    // The sign moves to bit 15 and the other bits to 7..=13; bit 14 is a copy of the sign.
     let halves = _mm256_slli_epi16::<7>(_mm256_cvtepi8_epi16(simd::load16(numbers)));
     let halves = _mm256_and_si256(halves, _mm256_set1_epi16(0xbfff_u16.cast_signed()));
     let (low, high) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
@@ -147,8 +147,8 @@ fn dot_row<const N: usize>(w: &[[u8; BYTES]], x: [&[f32]; N], out: &mut [f32]) {
     }
 }
 
-/// The first `n_blocks` blocks of each row. Apart from the kernel, because code inside array
-/// combinators does not inherit its features.
+/// The first `n_blocks` blocks of each row. A function of its own, because closures in array
+/// combinators do not inherit the kernel's target features.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn blocks<const N: usize>(x: [&[f32]; N], n_blocks: usize) -> [&[[f32; LEN]]; N] {
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
     use crate::Tier;
 
-    /// Every number there is, in four blocks, on all tiers.
+    /// All 256 numbers, in four blocks, on all tiers.
     #[test]
     fn all_numbers_are_widened_exactly() {
         let scales = [1.0_f32, -3.0e-9, 0.37, 2.0e20];

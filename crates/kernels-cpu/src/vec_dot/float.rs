@@ -1,7 +1,7 @@
-//! Kernels of the float types: weights widened to f32 on the way, products in f32.
+//! Kernels of the float types: weights are widened to f32 as they are read, and products are f32.
 //!
-//! A row is summed in 32 lanes, lane `i` taking the values `i, i + 32, …`; the lanes
-//! are added in a fixed order, and the values past the last 32 follow one by one.
+//! A row is summed in 32 lanes; lane `i` adds the values `i, i + 32, …`. The lanes are added in a
+//! fixed order, and the values past the last multiple of 32 are added one by one.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -14,12 +14,12 @@ use crate::lanes;
 #[cfg(target_arch = "x86_64")]
 use crate::streams::{PREFETCH_FAR_BYTES, prefers_one};
 
-/// A float type of `BYTES` bytes.
+/// A float type with `BYTES` bytes per value.
 pub(super) trait Float<const BYTES: usize> {
-    /// One value.
+    /// Converts one value.
     fn widen(bytes: [u8; BYTES]) -> f32;
 
-    /// 8 values that lie at the start of `bytes`.
+    /// Converts 8 values.
     ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C, and `bytes` holds 8 values.
@@ -119,8 +119,8 @@ fn dot_row<T: Float<BYTES>, const BYTES: usize, const N: usize>(
     }
 }
 
-/// The first `n_chunks` chunks of each row, and what is left. Apart from the kernel,
-/// because code inside array combinators does not inherit its features.
+/// The first `n_chunks` chunks of each row, and the remainder. A function of its own, because closures
+/// in array combinators do not inherit the kernel's target features.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn chunks<const N: usize>(x: [&[f32]; N], n_chunks: usize) -> ([&[[f32; 32]]; N], [&[f32]; N]) {

@@ -1,5 +1,5 @@
-//! Kernels of the types with blocks of 256 values, where 16 values share an integer
-//! scale and minimum: `w = d * scale * (q - OFFSET) - dmin * min`.
+//! Kernels of the types with blocks of 256 values, in which 16 values share an integer scale and
+//! minimum: `w = d * scale * (q - OFFSET) - dmin * min`.
 
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
@@ -8,7 +8,7 @@ use super::{Kernels, Widen};
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 
-/// A block of 256 values as integers. An offset is part of the minimums.
+/// A block of 256 values as integers. The minimums include the offset.
 pub(super) struct LargeBlock {
     pub(super) d: f32,
     pub(super) dmin: f32,
@@ -29,8 +29,8 @@ pub(super) struct LargeBlockAvx2 {
 
 /// A type with blocks of 256 values in `BYTES` bytes.
 pub(super) trait Large<const BYTES: usize> {
-    /// What is taken from every quant; then the minimums are `OFFSET * scale` and
-    /// `dmin` is `d`.
+    /// The number that is subtracted from every quant. If it is not 0, the minimums are `OFFSET * scale`
+    /// and `dmin` is `d`.
     const OFFSET: i16;
 
     /// The block's quants and scales.

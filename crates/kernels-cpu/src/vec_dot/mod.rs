@@ -1,10 +1,9 @@
-//! Rows of weights as floats, one file per weight type.
+//! Conversion of weight rows to floats, one file per weight type.
 //!
-//! A type's file says how a block becomes small integers and scales, once in plain
-//! Rust and once in registers. The conversion to f32 that is made of that lives in
-//! `small` (blocks of 32) and `large` (blocks of 256). Float types have dot products
-//! too (`float`, `f8_0`); those of quantized types are in `packed`. Types without a file here are
-//! widened by `realizar_quant`, block by block in plain Rust. Nothing here knows threads or tiles.
+//! A type's file unpacks a block to small integers and scales, once in plain Rust and once in AVX2.
+//! `small` (blocks of 32) and `large` (blocks of 256) convert these to f32. Float types also have dot
+//! products (`float`, `f8_0`); the products of quantized types are in `packed`. Types without a file
+//! here are dequantized by `realizar_quant`. Threads and tiles are not known here.
 
 mod bfloat16;
 mod f8_0;
@@ -31,7 +30,7 @@ use realizar_quant::half_bytes::f16_to_f32;
 
 use crate::Tier;
 
-/// How whole blocks of a row become f32.
+/// The functions that convert whole blocks of a row to f32.
 #[derive(Clone, Copy)]
 struct Widen {
     scalar: fn(w: &[u8], out: &mut [f32]),
@@ -39,9 +38,8 @@ struct Widen {
     avx2: unsafe fn(w: &[u8], out: &mut [f32]),
 }
 
-/// The dot product of each weight row with each activation row, in order
-/// `[weight row][activation row]`: 1 or 4 weight rows with 1, 2 or 4 activation rows.
-/// The bits of a product depend on its two rows alone.
+/// The functions that multiply 1 or 4 weight rows with 1, 2 or 4 activation rows, to products in order
+/// `[weight row][activation row]`. The bits of a product depend on its two rows alone.
 #[derive(Clone, Copy)]
 struct Dot {
     scalar: fn(w: &[WeightRow<'_>], x: &[&[f32]], out: &mut [f32]),
@@ -52,11 +50,11 @@ struct Dot {
 /// The bytes of a row of weights.
 type WeightRow<'a> = &'a [u8];
 
-/// A row of the table.
+/// The kernels of a weight type.
 #[derive(Clone, Copy)]
 struct Kernels {
     widen: Widen,
-    /// Of float types. Quantized weights are packed for their products.
+    /// `None` for quantized types, which are packed for their products.
     dot: Option<Dot>,
 }
 
@@ -81,13 +79,13 @@ fn kernels(ty: BlockType) -> Option<Kernels> {
     })
 }
 
-/// Whether matrix products take weights of this type. Those that do not are the
-/// types made for activations, `Q8_1` and `Q8_K`, and `F8`, which is one of keys and values.
+/// Whether matrix products take weights of this type: all types except `Q8_1` and `Q8_K`, which are
+/// for activations, and `F8`, which is for keys and values.
 pub fn supports_weights(ty: BlockType) -> bool {
     !matches!(ty, BlockType::Q8_1 | BlockType::Q8_K | BlockType::F8)
 }
 
-/// Whether [`matmul_rows`](crate::matmul_rows) takes weights of this type: those of floats.
+/// Whether [`matmul_rows`](crate::matmul_rows) takes weights of this type: float types only.
 pub fn supports_rows(ty: BlockType) -> bool {
     kernels(ty).is_some_and(|kernels| kernels.dot.is_some())
 }
@@ -111,7 +109,7 @@ pub(crate) fn dot_float(
     }
 }
 
-/// Whole blocks of a row to f32.
+/// Converts whole blocks of a row to f32.
 pub(crate) fn widen(ty: BlockType, tier: Tier, w: &[u8], out: &mut [f32]) {
     let Some(Kernels { widen, .. }) = kernels(ty) else {
         realizar_quant::dequantize(ty, w, out).expect("the bytes are those of the blocks");

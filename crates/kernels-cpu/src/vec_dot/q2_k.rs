@@ -40,7 +40,7 @@ impl Large<84> for Q2K {
         let nibble = _mm_set1_epi8(15);
         let scales = _mm_and_si128(packed, nibble);
         let mins = _mm_and_si128(_mm_srli_epi16::<4>(packed), nibble);
-        // Scales of even and of odd 16-value groups to a half each.
+        // The scales of even groups of 16 values go to the lower half, those of odd groups to the upper.
         let even_odd = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         let (three, bytes) = (_mm256_set1_epi8(3), block[16..].as_chunks::<32>().0);
         let mut quants = [_mm256_setzero_si256(); 8];

@@ -46,14 +46,14 @@ impl Large<110> for Q3K {
     unsafe fn unpack_avx2(block: &[u8; 110]) -> LargeBlockAvx2 {
         let scales = scales(block).map(i8::cast_unsigned);
         let packed = simd::load16(&scales);
-        // Scales of even and of odd 16-value groups to a half each.
+        // The scales of even groups of 16 values go to the lower half, those of odd groups to the upper.
         let even_odd = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         let scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(packed, even_odd));
         let mins = _mm256_slli_epi16::<2>(_mm256_cvtepi8_epi16(packed));
         let bytes = block.as_chunks::<32>().0; // third bits, then two of low bits
         let (three, four) = (_mm256_set1_epi8(3), _mm256_set1_epi8(4));
         let high = simd::load32(&bytes[0]);
-        // Bit g of each byte to bit 2.
+        // Bit g of each byte moves to bit 2.
         let third = [
             _mm256_slli_epi16::<2>(high),
             _mm256_slli_epi16::<1>(high),

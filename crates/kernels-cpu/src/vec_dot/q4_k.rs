@@ -16,12 +16,12 @@ struct Q4K;
 
 pub(super) const KERNELS: Kernels = kernels::<Q4K, 144>();
 
-/// The scales and the minimums of a block, a byte each, which lie after `d` and `dmin`.
+/// Unpacks the scales and minimums of a block, which follow `d` and `dmin`, to bytes.
 pub(super) fn scales_and_mins(block: &[u8]) -> ([u8; 8], [u8; 8]) {
     k_scales::unpack(block[4..].first_chunk().expect("the block is longer"))
 }
 
-/// The scales and the minimums of a block in the words of [`LargeBlockAvx2`].
+/// Unpacks the scales and minimums of a block to the words of [`LargeBlockAvx2`].
 #[cfg(target_arch = "x86_64")]
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -48,7 +48,7 @@ impl Large<176> for Q5K {
         };
         let high = simd::load32(&high);
         let sixteen = _mm256_set1_epi8(16);
-        // Bit g of each byte to bit 4.
+        // Bit g of each byte moves to bit 4.
         let fifth = [
             _mm256_slli_epi16::<4>(high),
             _mm256_slli_epi16::<3>(high),

@@ -36,7 +36,7 @@ impl Large<210> for Q6K {
     unsafe fn unpack_avx2(block: &[u8; 210]) -> LargeBlockAvx2 {
         let &[packed] = block[192..].as_chunks::<16>().0 else { unreachable!("16 scales") };
         let packed = simd::load16(&packed);
-        // Scales of even and of odd 16-value groups to a half each.
+        // The scales of even groups of 16 values go to the lower half, those of odd groups to the upper.
         let even_odd = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
         let scales = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(packed, even_odd));
         let mins = _mm256_slli_epi16::<5>(_mm256_cvtepi8_epi16(packed));
@@ -47,7 +47,7 @@ impl Large<210> for Q6K {
             let high = simd::load32(&bytes[4 + half]);
             let (a, b) = (simd::load32(&bytes[2 * half]), simd::load32(&bytes[2 * half + 1]));
             let low = [a, b, _mm256_srli_epi16::<4>(a), _mm256_srli_epi16::<4>(b)];
-            // Two bits of each byte to bits 4 and 5.
+            // Two bits of each byte move to bits 4 and 5.
             let high = [
                 _mm256_slli_epi16::<4>(high),
                 _mm256_slli_epi16::<2>(high),

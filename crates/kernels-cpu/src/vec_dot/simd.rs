@@ -1,8 +1,8 @@
-//! Integer loads and unpacking that the AVX2 kernels share; floats are `lanes`.
+//! Integer loads and unpacking for the AVX2 kernels; `lanes` has the float operations.
 
 use std::arch::x86_64::*;
 
-/// 32 bytes to a register.
+/// Loads 32 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn load32(bytes: &[u8; 32]) -> __m256i {
@@ -10,7 +10,7 @@ pub(crate) fn load32(bytes: &[u8; 32]) -> __m256i {
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
-/// 16 bytes to a register.
+/// Loads 16 bytes.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn load16(bytes: &[u8; 16]) -> __m128i {
@@ -35,7 +35,7 @@ pub(crate) fn nibbles(bytes: &[u8; 16]) -> __m256i {
     _mm256_and_si256(both, _mm256_set1_epi8(15))
 }
 
-/// 32 bits to the bytes 0 and 16: bit `i` to byte `i`.
+/// Expands 32 bits to bytes of 0 or 16: bit `i` to byte `i`.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn bits_to_16(bits: u32) -> __m256i {
@@ -47,14 +47,14 @@ pub(crate) fn bits_to_16(bits: u32) -> __m256i {
     _mm256_and_si256(set, _mm256_set1_epi8(16))
 }
 
-/// Fetches the cache line at an address, which need not be valid.
+/// Prefetches a cache line to L1. The address need not be valid.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn prefetch<T>(at: *const T) {
     _mm_prefetch::<_MM_HINT_T0>(at.cast());
 }
 
-/// As [`prefetch`], into the second cache.
+/// Prefetches a cache line to L2. The address need not be valid.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(crate) fn prefetch_far<T>(at: *const T) {

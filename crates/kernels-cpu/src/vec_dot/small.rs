@@ -16,19 +16,19 @@ pub(super) struct SmallBlock {
     pub(super) quants: [i16; 32],
 }
 
-/// A type with blocks of 32 values in `BYTES` bytes, of which the first two are `d`
-/// as f16, and the next two `m` as f16 if there is one.
+/// A type with blocks of 32 values in `BYTES` bytes, which begin with `d` as f16, and then `m` as f16
+/// if [`Self::HAS_MIN`].
 pub(super) trait Small<const BYTES: usize> {
-    /// What is taken from every quant.
+    /// The number that is subtracted from every quant.
     const OFFSET: i16;
-    /// Whether `m` is ever other than 0.
+    /// Whether blocks have a minimum `m`; otherwise it is 0.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "for vector kernels"))]
     const HAS_MIN: bool;
 
     /// The block's quants and scales.
     fn unpack(block: &[u8; BYTES]) -> SmallBlock;
 
-    /// The block's quants: 32 bytes, signed where there is no offset.
+    /// The block's quants: 32 bytes, signed if there is no offset.
     ///
     /// # Safety
     /// The processor has AVX2, FMA and F16C.
