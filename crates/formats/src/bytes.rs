@@ -1,5 +1,5 @@
-//! A cheap handle to bytes that stay where they are: in a mapped file or in
-//! memory of the process. Bytes that are made of others are made when they are first read.
+//! [`Bytes`]: a cheap handle to bytes in a mapped file or in memory, or to bytes that are computed from
+//! others when they are first read.
 
 use std::fmt;
 use std::fs::File;
@@ -17,7 +17,7 @@ enum Owner {
     Made(Arc<Made>),
 }
 
-/// Bytes that are made of others.
+/// Bytes that are computed from others on the first read.
 struct Made {
     sources: Vec<Bytes>,
     make: Box<dyn Fn() -> Vec<u8> + Send + Sync>,
@@ -26,7 +26,7 @@ struct Made {
 }
 
 impl Made {
-    /// Makes them, and gives the pages of what they are made of back.
+    /// Computes the bytes, and releases the pages of their sources.
     fn make(&self) -> Vec<u8> {
         let made = (self.make)();
         assert_eq!(made.len(), self.len, "the length of bytes that were made");
@@ -35,15 +35,13 @@ impl Made {
     }
 }
 
-/// A range of bytes of a mapped file, of an owned buffer, or of what is made of others.
+/// A range of bytes of a mapped file, of an owned buffer, or of bytes that are computed lazily.
 ///
-/// Cloning and slicing copy no data; the map lives until its last handle is
-/// dropped. The file must not be changed in place while it is mapped: bytes
-/// would change under the reader. Reading past a new, shorter end ends the
-/// process with `SIGBUS`, unless it has called
-/// [`survive_lost_pages`](crate::survive_lost_pages): then zeros are read, and
-/// [`check`](Self::check) fails. Replacing a file by renaming another over it
-/// is fine.
+/// Cloning and slicing copy no data, and the map lives until its last handle is dropped. The file must
+/// not be changed in place while it is mapped, because the bytes would change under the reader. If the
+/// file is truncated, reading past its new end kills the process with `SIGBUS`, unless
+/// [`survive_lost_pages`](crate::survive_lost_pages) was called: then zeros are read, and
+/// [`check`](Self::check) fails. Replacing the file by renaming another over it is safe.
 #[derive(Clone)]
 pub struct Bytes {
     owner: Owner,
@@ -68,8 +66,8 @@ impl Bytes {
         Ok(FileMap::of(file, path)?.into())
     }
 
-    /// `len` bytes that `make` makes of `sources` when they are first read. They stay as long as
-    /// one of their handles.
+    /// `len` bytes that `make` computes from `sources` on the first read. They live as long as one of their
+    /// handles.
     pub fn made(
         sources: Vec<Self>,
         len: usize,
@@ -79,8 +77,7 @@ impl Bytes {
         Self { owner: Owner::Made(Arc::new(made)), start: 0, len }
     }
 
-    /// Whether reading them is reading memory or a file: they are not made of others, or have
-    /// been made.
+    /// Whether reading the bytes computes nothing: they are stored, or were computed before.
     pub fn is_made(&self) -> bool {
         match &self.owner {
             Owner::Map(_) | Owner::Memory(_) => true,
@@ -88,15 +85,15 @@ impl Bytes {
         }
     }
 
-    /// Makes them now, if they are made of others.
+    /// Computes the bytes now, if they are lazy.
     pub fn make(&self) {
         if let Owner::Made(made) = &self.owner {
             made.made.get_or_init(|| made.make());
         }
     }
 
-    /// The same bytes for a caller that reads them once: those that have not been made yet are made for
-    /// the handle that is returned, and go with it.
+    /// The same bytes for a caller that reads them once: lazy bytes that were not computed yet are computed
+    /// for the returned handle alone, and are freed with it.
     #[must_use]
     pub fn for_once(&self) -> Self {
         match &self.owner {
@@ -107,8 +104,7 @@ impl Bytes {
         }
     }
 
-    /// Bytes that tell these from others and need not be made: of bytes that are made of others, the
-    /// first of those.
+    /// Stored bytes that identify these: for lazy bytes, their first source.
     #[must_use]
     pub fn origin(&self) -> Self {
         match &self.owner {
@@ -117,20 +113,20 @@ impl Bytes {
         }
     }
 
-    /// The number of bytes, which is known before they are made.
+    /// The number of bytes, which is known without computing them.
     pub const fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The part of these bytes in `range`, sharing their owner.
+    /// The bytes in `range`, sharing their owner.
     ///
     /// # Panics
-    /// If the range reaches past the end, as slicing does.
+    /// If the range ends past the end, as slicing does.
     #[must_use]
     pub fn slice(&self, range: impl RangeBounds<usize>) -> Self {
         let start = match range.start_bound() {
@@ -147,13 +143,13 @@ impl Bytes {
         Self { owner: self.owner.clone(), start: self.start + start, len: end - start }
     }
 
-    /// Whether the bytes lie in a mapped file.
+    /// Whether the bytes are in a mapped file.
     pub fn is_mapped(&self) -> bool {
         matches!(self.owner, Owner::Map(_))
     }
 
-    /// Fails if pages of the mapped file were lost, so that some of its bytes
-    /// were read as zeros; see [`FileWatch::check`].
+    /// Fails if pages of the mapped file were lost, so that zeros were read in their place; see
+    /// [`FileWatch::check`].
     ///
     /// # Errors
     /// [`Error::Lost`], with the file's path.
@@ -165,18 +161,17 @@ impl Bytes {
         }
     }
 
-    /// What was read of these bytes, unless pages were lost meanwhile.
+    /// Passes the result of reading these bytes on, unless pages were lost meanwhile.
     pub(crate) fn whole<T>(&self, read: Result<T, Error>) -> Result<T, Error> {
         self.check().and(read)
     }
 
-    /// What tells whether the mapped file is whole, without keeping it mapped;
-    /// none of bytes in memory.
+    /// A watch of the mapped file that does not keep it mapped; `None` for bytes in memory.
     pub fn watch(&self) -> Option<FileWatch> {
         self.watches().into_iter().next()
     }
 
-    /// As [`watch`](Self::watch), for each file of bytes that are made of others.
+    /// As [`watch`](Self::watch), for all files that the bytes are computed from.
     pub fn watches(&self) -> Vec<FileWatch> {
         match &self.owner {
             Owner::Map(map) => vec![FileWatch::new(map)],
@@ -185,22 +180,21 @@ impl Bytes {
         }
     }
 
-    /// The same bytes in memory of the process, with no tie to a file.
+    /// A copy in memory, independent of a file.
     #[must_use]
     pub fn to_owned_copy(&self) -> Self {
         Self::from(self.to_vec())
     }
 
-    /// Asks the kernel to read these bytes from disk ahead of use. Only a hint.
+    /// Hints the kernel to read these bytes from disk ahead of use.
     pub fn prefetch(&self) {
         if let Owner::Map(map) = &self.owner {
             map.prefetch(self.start, self.len);
         }
     }
 
-    /// Returns the pages of these bytes to the kernel, so that they no
-    /// longer count as resident memory of the process. Only a hint: the bytes
-    /// stay valid and are read from the file again when touched.
+    /// Hints the kernel that these bytes need not stay resident. They remain valid, and are read from the
+    /// file again when touched.
     pub fn release(&self) {
         if let Owner::Map(map) = &self.owner {
             map.release(self.start, self.len);

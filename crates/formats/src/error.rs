@@ -1,8 +1,7 @@
-//! What can go wrong with a model file, and how it is reported in one line.
+//! Errors of model files, reported in one line.
 //!
-//! Texts that come from a file (keys, names, numbers in JSON) may be hostile;
-//! they are shortened and their control characters are escaped before they
-//! enter a message.
+//! Texts from a file (keys, names, numbers in JSON) are untrusted: they are shortened and their control
+//! characters escaped before they enter a message.
 
 use std::fmt::Display;
 use std::io;
@@ -11,7 +10,7 @@ use std::path::{Path, PathBuf};
 use crate::TensorType;
 use crate::printable::{one_line, shown};
 
-/// An error about a model file, or about what a writer was given.
+/// A model file is not valid or not readable, or a writer got invalid input.
 ///
 /// Every message is one line and names the file.
 #[derive(Debug, thiserror::Error)]
@@ -22,76 +21,76 @@ pub enum Error {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: io::Error,
     },
-    /// A mapped file has become shorter, or can no longer be read.
+    /// A mapped file was truncated, or can no longer be read.
     #[error("{}: the file was truncated, or could not be read, while it was in use", show(.path))]
     Lost {
         /// The file.
         path: PathBuf,
     },
-    /// The file is not of the format at all.
+    /// The file has another format.
     #[error("{}: not a {format} file: expected {expected}, found {found}", show(.path))]
     NotFormat {
         /// The file.
         path: PathBuf,
         /// The format that was tried.
         format: &'static str,
-        /// What such a file starts with.
+        /// The first bytes of a file of the format.
         expected: String,
-        /// What this one starts with.
+        /// The first bytes of this file.
         found: String,
     },
-    /// The file is of the format, in a version or byte order that is not read.
+    /// The file has the format, in a version or byte order that is not supported.
     #[error("{}: unsupported {what}: expected {expected}, found {found}", show(.path))]
     Unsupported {
         /// The file.
         path: PathBuf,
-        /// What is unsupported.
+        /// The unsupported property.
         what: &'static str,
-        /// What is supported.
+        /// The supported values.
         expected: String,
-        /// What the file has.
+        /// The file's value.
         found: String,
     },
-    /// A field outside of metadata and tensors is wrong.
+    /// A header field outside metadata and tensors is invalid.
     #[error("{}: {field}: expected {expected}, found {found}", show(.path))]
     Header {
         /// The file.
         path: PathBuf,
         /// The field.
         field: String,
-        /// What it should hold.
+        /// The expected value.
         expected: String,
-        /// What it holds.
+        /// The value found.
         found: String,
     },
-    /// A metadata entry is wrong, or has another type than was requested.
+    /// A metadata entry is invalid, or has another type than was requested.
     #[error("{}: key '{key}': expected {expected}, found {found}", show(.path))]
     Key {
         /// The file.
         path: PathBuf,
         /// The metadata key.
         key: String,
-        /// What it should hold.
+        /// The expected value.
         expected: String,
-        /// What it holds.
+        /// The value found.
         found: String,
     },
-    /// A tensor's description is wrong.
+    /// A tensor's description is invalid.
     #[error("{}: tensor '{tensor}': expected {expected}, found {found}", show(.path))]
     Tensor {
         /// The file.
         path: PathBuf,
         /// The tensor's name.
         tensor: String,
-        /// What its description should hold.
+        /// The expected value.
         expected: String,
-        /// What it holds.
+        /// The value found.
         found: String,
     },
-    /// A tensor's element type is not known.
+    /// A tensor's element type is unknown.
     #[error("{}: tensor '{tensor}': expected a known element type, found {found}", show(.path))]
     UnknownType {
         /// The file.
@@ -101,12 +100,12 @@ pub enum Error {
         /// The dtype (safetensors).
         found: String,
     },
-    /// A file that the model is split over is missing.
+    /// A shard of the model is missing.
     #[error("{}: expected shard {}, found no such file", show(.path), show(.shard))]
     MissingShard {
-        /// The file that names the shard.
+        /// The file that refers to the shard.
         path: PathBuf,
-        /// The shard.
+        /// The missing file.
         shard: PathBuf,
     },
     /// The JSON of a safetensors header or index is malformed.
@@ -114,12 +113,12 @@ pub enum Error {
     Json {
         /// The file.
         path: PathBuf,
-        /// Which JSON text.
+        /// The JSON text: header or index.
         what: &'static str,
-        /// What the JSON parser said.
+        /// The JSON parser's message.
         message: String,
     },
-    /// An element count does not fit a type.
+    /// An element count is not a multiple of a type's block length, or overflows.
     #[error(
         "expected a whole number of {ty} blocks of addressable size, found {n_elements} elements"
     )]
@@ -129,14 +128,14 @@ pub enum Error {
         /// The number of elements.
         n_elements: usize,
     },
-    /// A writer was given something that the format cannot hold.
+    /// A writer's input cannot be stored in the format.
     #[error("cannot write '{name}': expected {expected}, found {found}")]
     Input {
         /// The key or tensor.
         name: String,
-        /// What can be written.
+        /// The values that can be written.
         expected: String,
-        /// What was given.
+        /// The value given.
         found: String,
     },
     /// The output of a writer failed.
@@ -144,7 +143,7 @@ pub enum Error {
     Write {
         /// The part of the file being written.
         name: String,
-        /// What the output said.
+        /// The output's error.
         source: io::Error,
     },
 }
@@ -163,9 +162,9 @@ impl Error {
     }
 }
 
-/// Something expected and something else found, before it is known where.
+/// An expected and a found value, before the caller adds the place.
 ///
-/// One pointer wide, because readers of every field return it.
+/// It is one pointer wide, because the readers of all fields return it.
 #[derive(Debug)]
 pub(crate) struct Fault(Box<Texts>);
 

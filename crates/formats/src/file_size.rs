@@ -1,16 +1,16 @@
-//! Files that may grow no further (`RLIMIT_FSIZE`, `ulimit -f`).
+//! The limit on file sizes (`RLIMIT_FSIZE`, `ulimit -f`).
 //!
-//! The system raises `SIGXFSZ` for a write beyond the limit, which ends a process that does not
-//! know the signal: a log or a cache would end a server. Ignored, the write fails as any other.
+//! A write beyond the limit raises `SIGXFSZ`, which by default kills the process: a log or a cache could
+//! end a server. If the signal is ignored, the write fails with an error.
 
-/// From now on, a write beyond the limit on the size of files fails with
-/// [`FileTooLarge`](std::io::ErrorKind::FileTooLarge) instead of ending the process by `SIGXFSZ`.
+/// Ignores `SIGXFSZ`, so that a write beyond the limit on file sizes fails with
+/// [`FileTooLarge`](std::io::ErrorKind::FileTooLarge) instead of killing the process.
 ///
-/// Programs call this once at their start; a library leaves it to its program, as the handler of
-/// a signal belongs to the process. Windows has no such limit, and there this does nothing.
+/// Programs call this once at start-up. Libraries must not, because signal handlers belong to the whole
+/// process. Does nothing on Windows, which has no such limit.
 ///
 /// # Errors
-/// If the system refuses.
+/// If the system refuses to ignore the signal.
 #[cfg(unix)]
 #[expect(unsafe_code, reason = "the handler of a signal")]
 pub fn survive_file_size_limit() -> std::io::Result<()> {
@@ -21,7 +21,7 @@ pub fn survive_file_size_limit() -> std::io::Result<()> {
     Ok(())
 }
 
-/// Windows has no such limit.
+/// Does nothing: Windows has no limit on file sizes.
 ///
 /// # Errors
 /// None.

@@ -1,9 +1,9 @@
-//! Memory that was freed goes back to the system, where the allocator keeps it otherwise.
+//! Returning freed memory to the system, for allocators that would keep it (glibc).
 
-/// Returns memory that the program has freed to the system; what is in use stays.
+/// Returns freed memory to the system.
 ///
-/// glibc keeps what lies below a block in use, in a heap per thread: after a large request that is
-/// many times what the program needs. Other allocators are left to themselves.
+/// glibc keeps freed memory below a block in use, in one heap per thread: after a large request that may
+/// be many times the memory in use. Does nothing with other allocators.
 pub fn give_back_freed_memory() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     trim();
@@ -17,11 +17,11 @@ fn trim() {
     unsafe { libc::malloc_trim(0) };
 }
 
-/// From now on, blocks of at least a MiB come from the system and go back to it when they are freed; they
-/// grow without being copied.
+/// Makes glibc map blocks of at least 1 MiB separately, so that freeing them returns them to the system
+/// and growing them copies nothing.
 ///
-/// By itself glibc raises that limit, up to 32 MiB, whenever such a block is freed, and keeps as much
-/// in the heap of each thread. Other allocators are left to themselves.
+/// By default glibc raises this threshold, up to 32 MiB, whenever such a block is freed, and then keeps
+/// blocks below it in the heap of each thread. Does nothing with other allocators.
 pub fn give_back_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     fix_threshold();
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn freed_memory_is_given_back() {
-        // Small blocks, of which the last one stays in use.
+        // Small blocks; the last one stays in use.
         let mut blocks: Vec<Vec<u8>> = (0..1 << 16).map(|_| vec![1; 1 << 10]).collect();
         let last = blocks.pop();
         drop(blocks);

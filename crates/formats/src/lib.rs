@@ -1,14 +1,12 @@
 //! GGUF and safetensors files: parse, validate, memory-map, shard and write.
 //!
-//! A file is mapped, its header is checked once against the file's real size,
-//! and tensors are handed out as views into the map. Arrays of metadata stay
-//! in the map too, so that a vocabulary of a few hundred thousand tokens costs
-//! little memory. Nothing in a file is trusted: every count, length, offset
-//! and dimension is checked before anything is allocated or sliced, and a
-//! malformed file is an [`Error`] of one line that names the file, the key or
-//! tensor, what was expected and what was found.
+//! A file is mapped, its header is checked once against the file's size, and tensors are views into the
+//! map. Metadata arrays stay in the map too, so that a vocabulary of a few hundred thousand tokens takes
+//! little memory. Files are untrusted: every count, length, offset and dimension is checked before
+//! anything is allocated or sliced, and a malformed file is an [`Error`] of one line that names the file,
+//! the key or tensor, and the expected and found values.
 //!
-//! Nothing here knows a model: names and shapes mean something one crate up.
+//! The crate knows no model: the meaning of names and shapes is up to its users.
 //!
 //! ```
 //! use realizar_formats::{Gguf, GgufWriter, TensorType};

@@ -1,12 +1,12 @@
-//! Pages of mapped files that are lost: the file was truncated, or its disk cannot read them.
+//! Lost pages of mapped files: the file was truncated, or its disk failed.
 //!
-//! An access to such a page raises `SIGBUS`. The handler here finds the map that the address lies
-//! in, marks it as lost, and puts zeros in the place of the page and of those after it, so that the
-//! access continues; the reader asks for the mark when it is done, and throws its result away. It is
-//! what libwayland does for buffers that clients share with it.
+//! An access to such a page raises `SIGBUS`. The handler here finds the map that contains the address,
+//! marks it as lost, and maps zeros over the page and those after it, so that the access continues. The
+//! reader checks the mark when it is done, and discards its result. libwayland handles buffers shared by
+//! clients in the same way.
 //!
-//! The handler may interrupt any thread at any point, so it takes no lock and allocates nothing: the
-//! maps are a list that only grows, of places that are used again.
+//! The handler may interrupt any thread anywhere, so it takes no lock and allocates nothing: the maps are
+//! in a list of reusable places that only grows.
 
 #[cfg(unix)]
 pub(crate) use unix::Region;
@@ -23,11 +23,11 @@ mod unix {
     use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
     use std::sync::{Mutex, OnceLock, PoisonError};
 
-    /// A place of the list.
+    /// An entry of the list.
     struct Place {
         is_taken: AtomicBool,
         is_lost: AtomicBool,
-        /// The addresses of the map's pages; an empty range belongs to none.
+        /// The address range of the map's pages; empty if the entry is free.
         start: AtomicUsize,
         end: AtomicUsize,
         next: *const Place,
@@ -36,17 +36,17 @@ mod unix {
     // SAFETY: `next` is written before the place is shared, and places are never freed.
     unsafe impl Sync for Place {}
 
-    /// The first place.
+    /// The first entry.
     static FIRST: AtomicPtr<Place> = AtomicPtr::new(ptr::null_mut());
 
     /// Bytes of a page, once the handler is installed.
     static PAGE_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-    /// What handled the signal before.
+    /// The previous handler.
     static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
     fn places() -> impl Iterator<Item = &'static Place> {
-        // Acquire: with the place, what it holds is seen.
+        // Acquire: the entry's contents are visible together with the entry.
         let mut next: *const Place = FIRST.load(Ordering::Acquire);
         std::iter::from_fn(move || {
             // SAFETY: null, or a place, and places are never freed.
@@ -56,7 +56,7 @@ mod unix {
         })
     }
 
-    /// The addresses of a map, from its making to its end.
+    /// A registered map; dropping it frees its entry.
     pub(crate) struct Region(&'static Place);
 
     impl Region {
@@ -81,8 +81,8 @@ mod unix {
                 }
             });
             place.is_lost.store(false, Ordering::Relaxed);
-            // Release: a handler that sees the start sees that the end before is gone, and one that
-            // sees the end sees the start.
+            // Release: a handler that sees the new start does not see the old end, and one that sees the new
+            // end sees the new start.
             place.start.store(range.start.addr(), Ordering::Release);
             place.end.store(range.end.addr(), Ordering::Release);
             Self(place)
@@ -100,15 +100,13 @@ mod unix {
         }
     }
 
-    /// From now on, a page of a mapped file that cannot be read, because the file was truncated or
-    /// its disk failed, holds zeros and is reported by [`FileWatch::check`](crate::FileWatch::check)
-    /// and [`Bytes::check`](crate::Bytes::check), instead of ending the process by `SIGBUS`. It
-    /// applies to every map of this crate in the process; other bus errors are passed on to whatever handled
-    /// them before.
+    /// Installs a `SIGBUS` handler, so that a page of a mapped file that cannot be read, because the file was
+    /// truncated or its disk failed, reads as zeros and is reported by
+    /// [`FileWatch::check`](crate::FileWatch::check) and [`Bytes::check`](crate::Bytes::check), instead of
+    /// killing the process. It applies to all maps of this crate; other bus errors go to the previous handler.
     ///
-    /// Programs call this once at their start; a library leaves it to its program, as the handler
-    /// of a signal belongs to the process. Windows refuses to truncate a file that is mapped, and
-    /// there this does nothing.
+    /// Programs call this once at start-up. Libraries must not, because signal handlers belong to the whole
+    /// process. Does nothing on Windows, which refuses to truncate mapped files.
     ///
     /// # Errors
     /// If the system refuses the handler.
@@ -131,7 +129,7 @@ mod unix {
         if unsafe { libc::sigaction(libc::SIGBUS, &raw const action, &raw mut previous) } != 0 {
             return Err(io::Error::last_os_error());
         }
-        // It is set once, under the lock.
+        // Set once, under the lock.
         let _ = PREVIOUS.set(previous);
         *installed = true;
         Ok(())
@@ -145,10 +143,10 @@ mod unix {
         }
     }
 
-    /// Puts zeros from the page of `address` to the end of its map; false if it is of none.
+    /// Maps zeros from the page of `address` to the end of its map; returns false if no map has the address.
     fn put_zeros(address: usize) -> bool {
         let found = places().find_map(|place| {
-            // Acquire: see `Region::new`. The end is read again, as a place may get another map
+            // Acquire: see `Region::new`. The end is read again, because the entry may have got another map
             // in between.
             let end = place.end.load(Ordering::Acquire);
             let start = place.start.load(Ordering::Acquire);
@@ -168,7 +166,7 @@ mod unix {
         zeros != libc::MAP_FAILED
     }
 
-    /// Does what was done before this handler was installed.
+    /// Passes a signal on to the previous handler.
     fn pass_on(signal: i32, info: *mut libc::siginfo_t, context: *mut c_void) {
         let previous = PREVIOUS.get();
         let handler = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
@@ -196,7 +194,7 @@ mod unix {
     }
 }
 
-/// Maps whose pages are never lost, as the system refuses to truncate their files.
+/// Systems that refuse to truncate mapped files, so that no page is lost.
 #[cfg(not(unix))]
 mod other {
     use std::io;
@@ -218,7 +216,7 @@ mod other {
     /// Does nothing: this system refuses to truncate a file that is mapped.
     ///
     /// # Errors
-    /// None here.
+    /// None on this system.
     pub fn survive_lost_pages() -> io::Result<()> {
         Ok(())
     }

@@ -1,8 +1,7 @@
-//! A file that is mapped for reading.
+//! Files mapped for reading.
 //!
-//! Whatever may write to the file may also truncate it, or its disk may fail. The next access to
-//! what no longer exists raises `SIGBUS`, which ends the process unless `lost_pages` handles
-//! it.
+//! Another process may truncate the file, or its disk may fail. The next access to a page that no longer
+//! exists raises `SIGBUS`, which kills the process unless `lost_pages` handles it.
 
 use std::fmt;
 use std::fs::File;
@@ -20,18 +19,18 @@ use crate::regular::{check, open_regular};
 /// The map of a whole file.
 pub(crate) struct FileMap {
     path: PathBuf,
-    // Declared before the map, so that it is dropped while the addresses are still the map's.
+    // Declared before the map, so that it is dropped while the addresses still belong to the map.
     region: Region,
     map: Mmap,
 }
 
 impl FileMap {
-    /// Maps a file; `None` for an empty one, which cannot be mapped everywhere.
+    /// Maps a file; `None` for an empty one, which some systems cannot map.
     pub(crate) fn open(path: &Path) -> Result<Option<Self>, Error> {
         Self::of(&open_regular(path).map_err(|e| Error::io(path, e))?, path)
     }
 
-    /// The same of a file that is open for reading.
+    /// Maps a file that is open for reading.
     pub(crate) fn of(file: &File, path: &Path) -> Result<Option<Self>, Error> {
         let len = || check(file.metadata()?).map(|info| info.len());
         let n_bytes = len().map_err(|e| Error::io(path, e))?;
@@ -44,8 +43,8 @@ impl FileMap {
         };
         #[expect(unsafe_code, reason = "a file map has no safe constructor")]
         // SAFETY: the map is read-only and shared by reference only, and `Mmap` keeps it alive as
-        // long as any slice of it. That nobody changes the file in place meanwhile is the one
-        // condition that cannot be checked; the documentation of `Bytes` hands it to the caller.
+        // long as any slice of it. One condition cannot be checked: the file must not be changed in
+        // place meanwhile. The documentation of `Bytes` requires it of the caller.
         let map = unsafe { Mmap::map(file) }.map_err(failed)?;
         let region = Region::new(map.as_ptr_range());
         Ok(Some(Self { path: path.to_path_buf(), region, map }))
@@ -56,16 +55,16 @@ impl FileMap {
         if self.region.is_lost() { Err(Error::Lost { path: self.path.clone() }) } else { Ok(()) }
     }
 
-    /// Asks the kernel to read a range from disk ahead of use. Only a hint.
+    /// Hints the kernel to read a range from disk ahead of use.
     pub(crate) fn prefetch(&self, start: usize, len: usize) {
         #[cfg(unix)]
-        // A refused hint changes nothing that a reader can see.
+        // A refused hint does not affect readers.
         let _ = self.map.advise_range(memmap2::Advice::WillNeed, start, len);
         #[cfg(not(unix))]
         let _ = (start, len);
     }
 
-    /// Returns the pages of a range to the kernel. Only a hint.
+    /// Hints the kernel that the pages of a range need not stay resident.
     pub(crate) fn release(&self, start: usize, len: usize) {
         #[cfg(target_os = "linux")]
         {
@@ -89,7 +88,7 @@ impl Deref for FileMap {
     }
 }
 
-/// Reports whether a mapped file is still whole, without keeping it mapped.
+/// Detects lost pages of a mapped file, without keeping it mapped.
 #[derive(Clone)]
 pub struct FileWatch(Weak<FileMap>);
 
@@ -98,9 +97,9 @@ impl FileWatch {
         Self(Arc::downgrade(map))
     }
 
-    /// Fails if the file was truncated or could not be read while it was mapped, so that some of
-    /// its bytes were read as zeros; see [`survive_lost_pages`](crate::survive_lost_pages). A file
-    /// that is no longer mapped is not examined.
+    /// Fails if the file was truncated or could not be read while it was mapped, so that zeros were read in
+    /// place of some bytes; see [`survive_lost_pages`](crate::survive_lost_pages). Succeeds if the file is no
+    /// longer mapped.
     ///
     /// # Errors
     /// [`Error::Lost`], with the file's path.

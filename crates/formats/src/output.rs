@@ -1,5 +1,5 @@
-//! What the writers of both formats share: the source of a tensor's data, and
-//! files that appear only when they are whole.
+//! Shared parts of the writers of both formats: the source of a tensor's data, and files that appear under
+//! their names only when they are complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use crate::{Error, TensorType};
 /// A function that writes a tensor's data.
 type Produce<'a> = Box<dyn FnOnce(&mut dyn Write) -> io::Result<()> + 'a>;
 
-/// Where a tensor's data comes from.
+/// The source of a tensor's data.
 pub(crate) enum Source<'a> {
     Bytes(&'a [u8]),
     Produced(Produce<'a>),
@@ -28,7 +28,7 @@ pub(crate) struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    /// Checks the shape, and the length of data that is at hand.
+    /// Checks the shape, and the length of data in memory.
     pub(crate) fn new(
         name: &str,
         ty: TensorType,
@@ -73,7 +73,7 @@ pub(crate) fn write_error(name: &str, source: io::Error) -> Error {
     Error::Write { name: shown(name), source }
 }
 
-/// Counts what passes through it.
+/// Counts the bytes that are written through it.
 struct Counted<'a> {
     out: &'a mut dyn Write,
     n_bytes: u64,
@@ -103,8 +103,8 @@ pub(crate) fn pad(out: &mut dyn Write, n: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Writes a file under a temporary name and renames it when it is whole, so
-/// that a file which others have mapped is replaced and never changed.
+/// Writes a file under a temporary name and renames it when it is complete, so that a file that is mapped
+/// elsewhere is replaced and never changed.
 pub(crate) fn write_file(
     path: &Path,
     write: impl FnOnce(&mut dyn Write) -> Result<(), Error>,
@@ -112,7 +112,7 @@ pub(crate) fn write_file(
     let mut partial: OsString = path.into();
     partial.push(".partial");
     let partial = Path::new(&partial);
-    // What is left of an attempt that was cut off, or a link to another file.
+    // The remains of an interrupted attempt, or a link to another file.
     match fs::remove_file(partial) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(Error::io(partial, e)),
         _ => {}
@@ -123,7 +123,7 @@ pub(crate) fn write_file(
         .and_then(|()| out.flush().map_err(|e| Error::io(partial, e)))
         .and_then(|()| fs::rename(partial, path).map_err(|e| Error::io(path, e)));
     if written.is_err() {
-        // The first error says more than a failure to clean up would.
+        // The first error is reported, not a failure to clean up.
         let _ = fs::remove_file(partial);
     }
     written

@@ -1,7 +1,7 @@
-//! Regular files: the one way in which the files of a model are opened.
+//! Opening and reading regular files; all files of a model are opened here.
 //!
-//! A name in a model's folder may be a link to a pipe, whose opening waits for a writer, or to a device that has no end.
-//! Neither is opened here, and a file is read only up to a limit.
+//! A name in a model's directory may link to a pipe, whose opening waits for a writer, or to an endless
+//! device. Neither is opened, and files are read only up to a limit.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -10,14 +10,14 @@ use std::path::Path;
 /// Opens a regular file, or a link to one, for reading.
 ///
 /// # Errors
-/// If it cannot be opened, or is something else: a folder, a pipe, a socket or a device.
+/// If it cannot be opened, or is a directory, a pipe, a socket or a device.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    // Opening a device may do something already.
+    // Checked before opening, because opening a device may have side effects.
     check(std::fs::metadata(path)?)?;
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
-    // It may have become a pipe in between, which is then not waited for.
+    // If it has become a pipe in between, this avoids waiting for a writer.
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
     let file = options.open(path)?;
     check(file.metadata()?)?;
@@ -27,7 +27,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
 /// The bytes of a regular file, at most `limit`.
 ///
 /// # Errors
-/// As [`open_regular`]; or if the file is larger, or cannot be read.
+/// As [`open_regular`], or if the file is larger than the limit or cannot be read.
 pub fn read_regular(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     let file = open_regular(path)?;
     let too_large = |len: u64| {
@@ -38,7 +38,7 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
     if len > limit as u64 {
         return Err(too_large(len));
     }
-    // It may grow while it is read.
+    // The file may grow while it is read.
     let mut bytes = Vec::with_capacity(len as usize);
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit { Err(too_large(bytes.len() as u64)) } else { Ok(bytes) }
@@ -47,13 +47,13 @@ pub fn read_regular(path: &Path, limit: usize) -> io::Result<Vec<u8>> {
 /// The text of a regular file of at most `limit` bytes.
 ///
 /// # Errors
-/// As [`read_regular`]; or if the file is not UTF-8.
+/// As [`read_regular`], or if the file is not UTF-8.
 pub fn read_regular_text(path: &Path, limit: usize) -> io::Result<String> {
     let text = String::from_utf8(read_regular(path, limit)?);
     text.map_err(|_| io::Error::new(ErrorKind::InvalidData, "the file is not UTF-8"))
 }
 
-/// Fails for what is not a regular file.
+/// Fails unless the file is regular.
 pub(crate) fn check(info: Metadata) -> io::Result<Metadata> {
     match info.is_file() {
         true => Ok(info),

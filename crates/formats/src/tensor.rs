@@ -1,8 +1,8 @@
-//! A tensor of a file: what is known without its data, and the view of it.
+//! Tensors of a file: descriptions, and views with data.
 
 use crate::{Bytes, TensorType};
 
-/// A tensor's description, as the file's header gives it.
+/// A tensor's description in the file's header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
     /// The name.
@@ -12,12 +12,12 @@ pub struct TensorInfo {
     /// Row-major, outermost dimension first, in both formats. A scalar has no
     /// dimensions.
     pub shape: Vec<usize>,
-    /// Length of the data in bytes. Of an unknown type it is an upper bound: to where the next
-    /// tensor's data starts, or to the end of the file.
+    /// Length of the data in bytes. For an unknown type it is an upper bound: the distance to the next
+    /// tensor's data or to the end of the file.
     pub n_bytes: usize,
-    /// Which file of a split model holds the data, from 0.
+    /// Index of the file of a split model that has the data, from 0.
     pub shard: usize,
-    /// Where the data starts, from the start of that file.
+    /// Offset of the data in that file.
     pub(crate) start: usize,
 }
 
@@ -27,12 +27,12 @@ impl TensorInfo {
         self.shape.iter().product()
     }
 
-    /// Where the data starts in its file, in bytes.
+    /// Offset of the data in its file, in bytes.
     pub fn offset(&self) -> usize {
         self.start
     }
 
-    /// The view of the data in `file`, which the header was checked against.
+    /// A view of the data in `file`, whose size the header was checked against.
     pub(crate) fn view(&self, file: &Bytes) -> Tensor {
         Tensor {
             name: self.name.clone(),
@@ -53,7 +53,7 @@ pub struct Tensor {
     /// Row-major, outermost dimension first, in both formats. A scalar has no
     /// dimensions.
     pub shape: Vec<usize>,
-    /// Little-endian elements or blocks, rows one after another.
+    /// Little-endian elements or blocks, row after row.
     pub data: Bytes, // exactly ty.size_of_shape(shape) bytes, if the type is known
 }
 
@@ -63,7 +63,7 @@ impl Tensor {
         self.shape.iter().product()
     }
 
-    /// The same tensor with its data copied out of the file.
+    /// A copy of the tensor with its data in memory.
     #[must_use]
     pub fn to_owned_copy(&self) -> Self {
         Self { data: self.data.to_owned_copy(), ..self.clone() }

@@ -1,7 +1,7 @@
 //! The element types of tensors in both formats: names, ids and sizes.
 //!
-//! Block types are `realizar-quant`'s; the plain integer, boolean and FP8
-//! types that only files know are added here.
+//! Block types are those of `realizar-quant`. The plain integer, boolean and FP8 types, which occur in
+//! files only, are added here.
 
 use std::fmt;
 
@@ -9,14 +9,14 @@ use realizar_quant::BlockType;
 
 use crate::Error;
 
-/// How the elements of a tensor in a file are stored.
+/// The storage of a tensor's elements in a file, little-endian throughout.
 ///
-/// `F32`, `F16` and `BF16` are block types with blocks of one element. Little
-/// endian throughout. A tensor of an unknown type is listed with its name, shape and place, so that
-/// a file can be inspected; a reader of its elements must refuse it.
+/// `F32`, `F16` and `BF16` are block types with blocks of one element. A tensor of an unknown type is
+/// listed with its name, shape and place, so that the file can be inspected; readers of its elements must
+/// refuse it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TensorType {
-    /// A type that `realizar-quant` reads; not every one of them is in files.
+    /// A block type. Some of them do not occur in files.
     Block(BlockType),
     /// 8-bit signed integers.
     I8,
@@ -36,18 +36,17 @@ pub enum TensorType {
     U64,
     /// 64-bit floats.
     F64,
-    /// One byte for each boolean.
+    /// One byte per boolean.
     Bool,
     /// FP8 with 4 exponent and 3 mantissa bits, no infinities (OCP `E4M3`).
     F8E4M3,
     /// FP8 with 5 exponent and 2 mantissa bits (OCP `E5M2`).
     F8E5M2,
-    /// The type with this GGUF id, of which only the id is known: `ggml.h` has removed it, or has
-    /// it since later.
+    /// A type of which only the GGUF id is known: `ggml.h` has removed it, or added it later.
     Unknown(u32),
 }
 
-/// One row of the table of types that are not block types.
+/// A row of the table of types that are not block types.
 struct Row {
     ty: TensorType,
     name: &'static str,
@@ -59,7 +58,7 @@ const fn row(ty: TensorType, name: &'static str, bytes: usize, ggml_id: Option<u
     Row { ty, name, bytes, ggml_id }
 }
 
-/// Names are the dtypes of safetensors, ids those of `ggml.h`.
+/// The table. Names are safetensors dtypes; ids are those of `ggml.h`.
 const PLAIN: [Row; 12] = [
     row(TensorType::I8, "I8", 1, Some(24)),
     row(TensorType::I16, "I16", 2, Some(25)),
@@ -99,7 +98,7 @@ impl TensorType {
         PLAIN.iter().find(|r| r.ty == self)
     }
 
-    /// The block type, for a type that `realizar-quant` reads.
+    /// The block type, if it is one.
     pub fn block_type(self) -> Option<BlockType> {
         match self {
             Self::Block(ty) => Some(ty),
@@ -107,13 +106,13 @@ impl TensorType {
         }
     }
 
-    /// Whether the sizes of blocks are known, and so the type is not [`TensorType::Unknown`].
+    /// Whether the type is known: not [`TensorType::Unknown`].
     pub fn is_known(self) -> bool {
         !matches!(self, Self::Unknown(_))
     }
 
-    /// The name people know, such as `Q4_K` or `F8_E4M3`; `unknown` for a type without one, which
-    /// is displayed as `type` and its id.
+    /// The type's name, such as `Q4_K` or `F8_E4M3`; `unknown` for a type without one, which is displayed as
+    /// `type` and its id.
     pub fn name(self) -> &'static str {
         match self {
             Self::Block(ty) => ty.name(),
@@ -122,12 +121,12 @@ impl TensorType {
         }
     }
 
-    /// Elements in a block: 1 but for quantized types. Of an unknown type 1 as well.
+    /// Elements per block: 1 except for quantized types. Also 1 for unknown types.
     pub fn block_len(self) -> usize {
         self.block_type().map_or(1, BlockType::block_len)
     }
 
-    /// Bytes of a block. Of an unknown type 1.
+    /// Bytes per block; 1 for unknown types.
     pub fn block_bytes(self) -> usize {
         match self {
             Self::Block(ty) => ty.block_bytes(),
@@ -138,7 +137,7 @@ impl TensorType {
     /// Bytes of `n_elements` elements, such as one row.
     ///
     /// # Errors
-    /// If they are not a whole number of blocks, the type is unknown, or the size overflows.
+    /// If they are not whole blocks, the type is unknown, or the size overflows.
     pub fn size_of(self, n_elements: usize) -> Result<usize, Error> {
         let error = Error::Elements { ty: self, n_elements };
         if !self.is_known() || !n_elements.is_multiple_of(self.block_len()) {
@@ -147,12 +146,12 @@ impl TensorType {
         (n_elements / self.block_len()).checked_mul(self.block_bytes()).ok_or(error)
     }
 
-    /// Bytes of a tensor of `shape` (outermost first). Rows, the innermost
-    /// dimension, are whole blocks; a scalar (no dimensions) has one element.
+    /// Bytes of a tensor of `shape` (outermost first). Rows, the innermost dimension, are whole blocks; a
+    /// scalar (no dimensions) has one element.
     ///
     /// # Errors
-    /// If a row is not a whole number of blocks, the type is unknown, or the size overflows. A zero
-    /// dimension does not hide an overflow of the others.
+    /// If a row is not whole blocks, the type is unknown, or the size overflows. An overflow of the other
+    /// dimensions is an error even if one dimension is zero.
     pub fn size_of_shape(self, shape: &[usize]) -> Result<usize, Error> {
         let row_len = shape.last().copied().unwrap_or(1);
         let overflow = Error::Elements { ty: self, n_elements: usize::MAX };
@@ -165,17 +164,17 @@ impl TensorType {
             };
             size = size.saturating_mul(dim);
         }
-        // No slice is longer than isize::MAX bytes.
+        // Slices have at most isize::MAX bytes.
         if isize::try_from(bound).is_err() { Err(overflow) } else { Ok(size) }
     }
 
-    /// The type with that GGUF id, if it is known.
+    /// The type with this GGUF id, if it is known.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
         let plain = || PLAIN.iter().find(|r| r.ggml_id == Some(id)).map(|r| r.ty);
         BlockType::from_ggml_id(id).map(Self::Block).or_else(plain)
     }
 
-    /// The id that GGUF files store, for a type that they can hold.
+    /// The type's id in GGUF files, if they can store it.
     pub fn ggml_id(self) -> Option<u32> {
         match self {
             Self::Block(ty) => ty.ggml_id(),
@@ -184,7 +183,7 @@ impl TensorType {
         }
     }
 
-    /// The type of that safetensors dtype.
+    /// The type of this safetensors dtype.
     pub fn from_dtype(dtype: &str) -> Option<Self> {
         match dtype {
             "F32" => Some(Self::F32),
@@ -194,7 +193,7 @@ impl TensorType {
         }
     }
 
-    /// The safetensors dtype, for a type that such files can hold.
+    /// The type's safetensors dtype, if such files can store it.
     pub fn dtype(self) -> Option<&'static str> {
         Self::from_dtype(self.name()).map(Self::name)
     }

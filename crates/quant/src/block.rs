@@ -1,14 +1,14 @@
-//! What block structs implement, and the loops over rows of blocks.
+//! The traits of block structs, and the loops over rows of blocks.
 //!
-//! The table in `block_type` instantiates the loops here once per type. Sizes
-//! are checked by the public functions in `row`; here they are asserted.
+//! The table in `block_type` instantiates the loops once per type. The public functions in `row` check
+//! sizes; here they are asserted.
 
 use bytemuck::Pod;
 
-/// The longest block of any type.
+/// Elements of the longest block.
 pub(crate) const MAX_LEN: usize = 256;
 
-/// A block of a tensor as it lies in a file: plain bytes of alignment 1.
+/// A block of a tensor in its file layout: plain bytes of alignment 1.
 pub trait Block: Pod {
     /// Elements in a block.
     const LEN: usize;
@@ -27,17 +27,16 @@ pub trait Block: Pod {
     }
 }
 
-/// A block that values can be stored as.
+/// A block that values can be quantized to.
 pub trait Quantize: Block {
-    /// The block that stands for `values` (`[LEN]`). Values that are not
-    /// finite give a block of unspecified content.
+    /// Quantizes `values` (`[LEN]`). The result is unspecified if a value is not finite.
     ///
     /// # Panics
     /// If `values` is shorter than `LEN`.
     fn quantize(values: &[f32]) -> Self;
 }
 
-/// `bytes` as blocks. The caller has checked that they are whole blocks.
+/// Casts bytes to blocks. The caller has checked that they are whole blocks.
 fn blocks_of<B: Block>(bytes: &[u8]) -> &[B] {
     assert!(bytes.len().is_multiple_of(size_of::<B>()));
     bytemuck::cast_slice(bytes)

@@ -1,7 +1,7 @@
 //! The table of block types: names, ggml ids, block lengths and sizes.
 //!
-//! Everything that is true of a type without looking at data lives here; what
-//! its bytes mean lives in the type's own module.
+//! The table has a type's properties that do not depend on data. The type's own module has the meaning
+//! of its bytes.
 
 use crate::block::{self, Block, Quantize};
 use crate::floats::{BlockBF16, BlockF16, BlockF32};
@@ -12,11 +12,11 @@ use crate::{
     BlockQ8_0, BlockQ8_1, BlockQ8K, BlockTQ1_0, BlockTQ2_0, Error,
 };
 
-/// How the elements of a tensor are stored: plain floats or quantized blocks.
+/// The storage of a tensor's elements: plain floats or quantized blocks.
 ///
-/// Names, ids and sizes are ggml's (`ggml.h`, `ggml-common.h`), which the GGUF
-/// format refers to. The last types have no id, as no file has their blocks: tensors that other files
-/// have in several parts become such blocks when they are read, and `F8` is a type of keys and values alone.
+/// Names, ids and sizes are those of ggml (`ggml.h`, `ggml-common.h`), which the GGUF format refers to.
+/// The last types have no id, because GGUF files cannot store them: tensors that other formats store in
+/// several parts are converted to them when they are read, and `F8` is for keys and values only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the field writes these names with underscores")]
 #[allow(missing_docs, reason = "each variant is the type of the same name; see the table below")]
@@ -56,10 +56,10 @@ pub enum BlockType {
     F8,
 }
 
-/// Values to blocks of a row.
+/// Quantizes a row of values to the bytes of its blocks.
 type Quantizer = fn(&[f32], &mut [u8]);
 
-/// One row of the table: what is true of a type, and the functions over rows of its blocks.
+/// A row of the table: a type's properties, and the functions over rows of its blocks.
 pub(crate) struct Row {
     ty: BlockType,
     name: &'static str,
@@ -71,7 +71,7 @@ pub(crate) struct Row {
     pub(crate) dot: fn(&[u8], &[f32]) -> f64,
 }
 
-/// The row of block struct `B`, whose layout is held to the two sizes at compile time.
+/// The row of block struct `B`. The struct's layout is checked against the sizes at compile time.
 const fn row<B: Quantize>(
     ty: BlockType,
     name: &'static str,
@@ -83,7 +83,7 @@ const fn row<B: Quantize>(
     Row { quantize: Some(block::quantize_row::<B>), ..row }
 }
 
-/// As [`row`], of a type that values are not converted to.
+/// As [`row`], for a type that cannot be quantized to.
 const fn read_only<B: Block>(
     ty: BlockType,
     name: &'static str,
@@ -106,7 +106,7 @@ const fn read_only<B: Block>(
     }
 }
 
-/// As [`row`], of a type that no file has.
+/// As [`row`], for a type that GGUF files cannot store.
 const fn own<B: Quantize>(
     ty: BlockType,
     name: &'static str,
@@ -163,43 +163,43 @@ impl BlockType {
         &TABLE[self as usize]
     }
 
-    /// The name people know, such as `Q4_K`.
+    /// The type's name, such as `Q4_K`.
     pub const fn name(self) -> &'static str {
         self.row().name
     }
 
-    /// The type of that name, in any case (`q4_k`, `Q4_K`).
+    /// The type of this name, ignoring case.
     pub fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|r| r.name.eq_ignore_ascii_case(name)).map(|r| r.ty)
     }
 
-    /// The id that GGUF files store; none of a type that they cannot hold.
+    /// The type's id in GGUF files; `None` if they cannot store it.
     pub const fn ggml_id(self) -> Option<u32> {
         self.row().ggml_id
     }
 
-    /// The type with that GGUF id.
+    /// The type with this GGUF id.
     pub fn from_ggml_id(id: u32) -> Option<Self> {
         TABLE.iter().find(|r| r.ggml_id == Some(id)).map(|r| r.ty)
     }
 
-    /// Elements in a block: 1 for plain floats, 32 to 256 for quantized types.
+    /// Elements per block: 1 for plain floats, 32 to 256 for quantized types.
     pub const fn block_len(self) -> usize {
         self.row().block_len
     }
 
-    /// Bytes of a block.
+    /// Bytes per block.
     pub const fn block_bytes(self) -> usize {
         self.row().block_bytes
     }
 
-    /// Whether [`quantize`](crate::quantize) makes blocks of this type. It makes none of the IQ1,
-    /// IQ2 and IQ3 types.
+    /// Whether [`quantize`](crate::quantize) supports this type. It does not support the IQ1, IQ2 and IQ3
+    /// types.
     pub const fn can_quantize(self) -> bool {
         self.row().quantize.is_some()
     }
 
-    /// Bytes of a row of `n_elements`.
+    /// Bytes of a row of `n_elements` elements.
     ///
     /// # Errors
     /// If `n_elements` is not a whole number of blocks, or the size overflows.

@@ -1,7 +1,7 @@
-//! What the levels of the types with codebooks stand for: the two codebooks of 16 values, and
-//! the lattice points and signs of the IQ1, IQ2 and IQ3 types.
+//! Codebooks: the values of the levels of IQ4 and FP4 types, and the lattice points and signs of the IQ1,
+//! IQ2 and IQ3 types.
 //!
-//! Values after ggml's `ggml-common.h`. The tables of points are in `grids`.
+//! The values are those of ggml's `ggml-common.h`. `grids` has the tables of points.
 
 use crate::grids;
 
@@ -9,35 +9,36 @@ use crate::grids;
 pub const IQ4: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// Twice the values of FP4 (OCP `E2M1`), which are not all integers: bit 3 of a level is the sign.
+/// The values of FP4 (OCP `E2M1`), doubled so that all are integers. Bit 3 of a level is the sign.
 pub const FP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// What the levels of the IQ2 types stand for: bits 0 and 1 of a level choose the magnitude, bit 2 is the
-/// sign. Levels that are not here do not occur.
+/// The values of the levels of the IQ2 types: bits 0 and 1 of a level select the magnitude, bit 2 is the
+/// sign. The other levels do not occur.
 pub const IQ2: [i8; 16] = [8, 25, 43, 0, -8, -25, -43, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// What the levels of IQ3_XXS stand for: bit 3 of a level is the sign.
+/// The values of the levels of IQ3_XXS. Bit 3 of a level is the sign.
 pub const IQ3_XXS: [i8; 16] =
     [4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62];
 
-/// What the levels of IQ3_S stand for: bit 3 of a level is the sign.
+/// The values of the levels of IQ3_S. Bit 3 of a level is the sign.
 pub const IQ3_S: [i8; 16] = [1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15];
 
-/// Eight times what the levels of IQ1_S and IQ1_M stand for: bits 0 and 1 of a level are -1, 0 or 1, plus 1,
-/// and bit 2 is set where the shift of an eighth is negative. Levels that are not here do not occur.
+/// The values of the levels of IQ1_S and IQ1_M, times eight. Bits 0 and 1 of a level are one of -1, 0
+/// and 1, plus 1; bit 2 is set if the shift of an eighth is negative. The other levels do not occur.
 pub const IQ1_EIGHTHS: [i8; 16] = [-7, 1, 9, 0, -9, -1, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
-/// The points of IQ2_XXS, by their index: the choice of each magnitude in two bits, the first one lowest.
+/// The points of IQ2_XXS by index. A point has two bits per magnitude, the first one lowest.
 pub static IQ2_XXS_POINTS: [u16; 256] = grids::IQ2_XXS;
-/// As [`IQ2_XXS_POINTS`], of IQ2_XS.
+/// The points of IQ2_XS, as [`IQ2_XXS_POINTS`].
 pub static IQ2_XS_POINTS: [u16; 512] = grids::IQ2_XS;
-/// As [`IQ2_XXS_POINTS`], of IQ2_S.
+/// The points of IQ2_S, as [`IQ2_XXS_POINTS`].
 pub static IQ2_S_POINTS: [u16; 1024] = grids::IQ2_S;
-/// The points of IQ3_XXS, by their index: the choice of each magnitude in four bits, the first one lowest.
+/// The points of IQ3_XXS by index. A point has four bits per magnitude, the first one lowest.
 pub static IQ3_XXS_POINTS: [u16; 256] = grids::IQ3_XXS;
-/// As [`IQ3_XXS_POINTS`], of IQ3_S.
+/// The points of IQ3_S, as [`IQ3_XXS_POINTS`].
 pub static IQ3_S_POINTS: [u16; 512] = grids::IQ3_S;
-/// The points of IQ1_S and IQ1_M, by their index: -1, 0 or 1, plus 1, in two bits, the first one lowest.
+/// The points of IQ1_S and IQ1_M by index. A point has two bits per element, the first one lowest: -1, 0
+/// or 1, plus 1.
 pub static IQ1_POINTS: [u16; 2048] = grids::IQ1;
 
 /// The 8 magnitudes of an IQ2 point.
@@ -47,13 +48,13 @@ fn iq2_point(word: u16) -> [u8; 8] {
     std::array::from_fn(|i| MAGNITUDES[usize::from(word >> (2 * i) & 3)])
 }
 
-/// The 8 magnitudes of IQ2_XXS's point of that index.
+/// The 8 magnitudes of point `idx` of IQ2_XXS.
 #[inline]
 pub fn iq2_xxs(idx: u8) -> [u8; 8] {
     iq2_point(grids::IQ2_XXS[usize::from(idx)])
 }
 
-/// The 8 magnitudes of IQ2_XS's point of that index, 0 to 511.
+/// The 8 magnitudes of point `idx`, 0 to 511, of IQ2_XS.
 ///
 /// # Panics
 /// If the index is larger.
@@ -62,7 +63,7 @@ pub fn iq2_xs(idx: u16) -> [u8; 8] {
     iq2_point(grids::IQ2_XS[usize::from(idx)])
 }
 
-/// The 8 magnitudes of IQ2_S's point of that index, 0 to 1023.
+/// The 8 magnitudes of point `idx`, 0 to 1023, of IQ2_S.
 ///
 /// # Panics
 /// If the index is larger.
@@ -71,7 +72,7 @@ pub fn iq2_s(idx: u16) -> [u8; 8] {
     iq2_point(grids::IQ2_S[usize::from(idx)])
 }
 
-/// The 4 magnitudes of IQ3_XXS's point of that index.
+/// The 4 magnitudes of point `idx` of IQ3_XXS.
 #[inline]
 pub fn iq3_xxs(idx: u8) -> [u8; 4] {
     const MAGNITUDES: [u8; 8] = [4, 12, 20, 28, 36, 44, 52, 62];
@@ -79,7 +80,7 @@ pub fn iq3_xxs(idx: u8) -> [u8; 4] {
     std::array::from_fn(|i| MAGNITUDES[usize::from(word >> (4 * i) & 7)])
 }
 
-/// The 4 magnitudes of IQ3_S's point of that index, 0 to 511.
+/// The 4 magnitudes of point `idx`, 0 to 511, of IQ3_S.
 ///
 /// # Panics
 /// If the index is larger.
@@ -89,7 +90,7 @@ pub fn iq3_s(idx: u16) -> [u8; 4] {
     std::array::from_fn(|i| 2 * (word >> (4 * i) & 7) as u8 + 1)
 }
 
-/// The 8 values, -1 to 1, of the point of IQ1_S and IQ1_M of that index, 0 to 2047.
+/// The 8 values, -1 to 1, of point `idx`, 0 to 2047, of IQ1_S and IQ1_M.
 ///
 /// # Panics
 /// If the index is larger.
@@ -99,14 +100,14 @@ pub fn iq1(idx: u16) -> [i8; 8] {
     std::array::from_fn(|i| (word >> (2 * i) & 3) as i8 - 1)
 }
 
-/// The signs of 8 elements, one bit each, of which 7 are stored: the number of negative ones is even.
+/// The sign bits of 8 elements. Seven are stored; the eighth makes the number of set bits even.
 #[inline]
 pub fn even_signs(stored: u8) -> u8 {
     let stored = stored & 0x7f;
     stored | (stored.count_ones() as u8 & 1) << 7
 }
 
-/// Writes `scale * magnitude`, negative where the element's bit of `signs` is set.
+/// Writes `scale * magnitude`, negated if the element's bit of `signs` is set.
 #[inline]
 pub(crate) fn write_signed(out: &mut [f32], scale: f32, magnitudes: &[u8], signs: u8) {
     for (i, (out, m)) in out.iter_mut().zip(magnitudes).enumerate() {

@@ -1,12 +1,12 @@
-//! The search for scales of the types whose levels are a codebook of 16 values.
+//! Scale search for the types whose levels are a codebook of 16 values.
 //!
-//! As in `k_search`: from several roundings of a block's elements to levels the scale of least
-//! squares of each is computed, and the one of least squared error kept.
+//! As in `k_search`, several roundings of a block's elements to levels are tried; the least-squares scale
+//! of each is computed, and the one with the least squared error is kept.
 
 use crate::codebook::{FP4, IQ4};
 use crate::range::signed_peak;
 
-/// Halfway between neighbours of the codebook.
+/// Midpoints of adjacent codebook values.
 const IQ4_MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;
@@ -17,22 +17,22 @@ const IQ4_MIDDLES: [f32; 15] = {
     middles
 };
 
-/// Halfway between the magnitudes that FP4 has; an element is compared in units of the halved scale.
+/// Midpoints of adjacent FP4 magnitudes, in units of the halved scale.
 const FP4_MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// 1 / scale, and 0 where there is none.
+/// `1 / scale`; 0 if `scale` is 0.
 fn inverse(scale: f32) -> f32 {
     let inverse = 1.0 / scale;
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// The level nearest to `x`, the higher of two.
+/// The level nearest to `x`; the higher one on ties.
 #[inline]
 fn iq4_level(x: f32) -> u8 {
     IQ4_MIDDLES.iter().map(|middle| u8::from(x >= *middle)).sum()
 }
 
-/// The value of the level nearest to `x`: the steps that lie below it, added up.
+/// The value of the level nearest to `x`, as the sum of the steps below it.
 #[inline]
 fn iq4_value(x: f32) -> f32 {
     let mut value = f32::from(IQ4[0]);
@@ -60,7 +60,7 @@ pub(crate) fn fit_iq4(values: &[f32]) -> f32 {
     }
     let mut best = peak / f32::from(IQ4[0]);
     let mut best_error = iq4_error(values, best);
-    // Both ways round, because the codebook is longer on the negative side.
+    // Scales of both signs, because the codebook has larger negative than positive values.
     for end in [IQ4[0], IQ4[15]] {
         for step in -7..=7 {
             let inv = (f32::from(end) + step as f32) / peak;
@@ -89,14 +89,14 @@ pub(crate) fn iq4_levels(values: &[f32], scale: f32, out: &mut [u8]) {
     }
 }
 
-/// The FP4 level nearest to `x`, in units of the codebook; of two, that of smaller magnitude.
+/// The FP4 level nearest to `x`, in units of the codebook; the smaller magnitude on ties.
 #[inline]
 fn fp4_level(x: f32) -> u8 {
     let level: u8 = FP4_MIDDLES.iter().map(|middle| u8::from(x.abs() > *middle)).sum();
     level | u8::from(x < 0.0 && level > 0) << 3
 }
 
-/// Levels of `values` under a scale, which is the halved one.
+/// Levels of `values` under a halved scale.
 pub(crate) fn fp4_levels(values: &[f32], scale: f32, out: &mut [u8]) {
     let inv = inverse(scale);
     for (out, x) in out.iter_mut().zip(values) {
@@ -104,8 +104,7 @@ pub(crate) fn fp4_levels(values: &[f32], scale: f32, out: &mut [u8]) {
     }
 }
 
-/// The candidate whose scale, which is the halved one, has the least squared error; of two, the
-/// earlier.
+/// The candidate whose halved scale has the least squared error; the earlier one on ties.
 pub(crate) fn fp4_scale(
     values: &[f32],
     candidates: impl Iterator<Item = u8>,

@@ -1,8 +1,8 @@
-//! What can go wrong with blocks.
+//! Errors of block types and row sizes.
 
 use crate::BlockType;
 
-/// An error about the size or the type of block data.
+/// The size or the type of block data is not valid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -14,19 +14,19 @@ pub enum Error {
         /// Elements in the row.
         n_elements: usize,
     },
-    /// The byte slice does not hold what the element count asks for.
+    /// A byte slice has another length than the elements take.
     #[error("{ty}: {n_elements} elements need {expected} bytes, found {found}")]
     Size {
         /// The block type.
         ty: BlockType,
         /// Elements requested.
         n_elements: usize,
-        /// Bytes those elements take.
+        /// Bytes that these elements take.
         expected: usize,
-        /// Bytes that were given.
+        /// Bytes in the slice.
         found: usize,
     },
-    /// A type that can be read but not made.
+    /// The type can be read but not quantized to.
     #[error(
         "cannot quantize to {ty}: its codebook search needs an importance matrix, which is not \
          supported"

@@ -1,7 +1,6 @@
 //! F8: one FP8 number of 4 exponent and 3 mantissa bits (OCP `E4M3`) without a scale.
 //!
-//! It is a type of keys and values. What is beyond its range becomes the largest number, 448, with its
-//! sign; what is not finite becomes NaN.
+//! It is a type of keys and values. Values beyond its range saturate at 448; infinities become NaN.
 
 use bytemuck::{Pod, Zeroable};
 

@@ -1,8 +1,7 @@
 //! F8_0: 64 elements of FP8 (`E4M3`) and one scale (8.5 bits per element).
 //!
-//! Element `i` is `d * e4m3(qs[i])`. No file has such blocks: they are what a matrix of FP8 with scales
-//! by tensor, row or tile becomes when it is read. A block lies within one tile, so it has the tile's
-//! scale.
+//! Element `i` is `d * e4m3(qs[i])`. No file has such blocks: FP8 matrices with a scale per tensor, row or
+//! tile are converted to them when they are read. A block is within one tile, and has the tile's scale.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -16,7 +15,7 @@ use crate::small_floats::{E4M3_MAX, e4m3, to_e4m3};
 pub struct BlockF8_0 {
     /// Scale, binary32.
     pub d: [u8; 4],
-    /// Numbers, as [`e4m3`] reads them.
+    /// Numbers in E4M3, see [`e4m3`].
     pub qs: [u8; 64],
 }
 

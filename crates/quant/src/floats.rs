@@ -38,7 +38,7 @@ impl Block for BlockF16 {
         out[0] = f16_to_f32(self.0);
     }
 
-    // By slices, so that the CPU's conversion instructions are looked up once per chunk.
+    // Slices are converted, so that the CPU's conversion instructions are detected once per chunk.
     fn dequantize_blocks(blocks: &[Self], out: &mut [f32]) {
         let mut halves = [f16::ZERO; 128];
         for (blocks, out) in blocks.chunks(halves.len()).zip(out.chunks_mut(halves.len())) {

@@ -1,6 +1,6 @@
-//! The lattice points that the IQ1, IQ2 and IQ3 types index, as [`codebook`](crate::codebook)
-//! expands them. They are constants of the formats, chosen by ggml's authors and not
-//! computable. Made by `tests/fixtures/make_grids.py`.
+//! The lattice points of the IQ1, IQ2 and IQ3 types, in the form that [`codebook`](crate::codebook)
+//! expands. They are constants of the formats, chosen by ggml's authors; no formula yields them.
+//! `tests/fixtures/make_grids.py` wrote this file.
 
 /// Points of IQ2_XXS: element `i` in bits `2 * i`, 0 to 2.
 pub(crate) static IQ2_XXS: [u16; 256] = [

@@ -1,6 +1,6 @@
 //! Conversion of half-precision numbers stored as little-endian bytes.
 //!
-//! Blocks keep their scales as `[u8; 2]`, so that they can lie at any address.
+//! Blocks store scales as `[u8; 2]`, which needs no alignment.
 
 use half::{bf16, f16};
 

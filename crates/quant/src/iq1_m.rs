@@ -17,11 +17,11 @@ use crate::iq1_s::SHIFT;
 pub struct BlockIQ1M {
     /// Bits 0 to 7 of the points' indices.
     pub qs: [u8; 32],
-    /// Of each point a nibble, the even ones low: bits 8 to 10 of its index, and bit 3 set for a
-    /// negative shift.
+    /// One nibble per point, even points in the low nibbles: bits 8 to 10 of the index, and bit 3, which is
+    /// set for a negative shift.
     pub qh: [u8; 16],
-    /// Little-endian words: the scale of sub-block `j` in bits `3 * (j % 4)` of word `j / 4`, and
-    /// nibble `k` of the super-block's scale in the upper bits of word `k`.
+    /// Little-endian words: the scale of sub-block `j` is in the three bits from `3 * (j % 4)` on of word
+    /// `j / 4`, and nibble `k` of the super-block's scale in the upper bits of word `k`.
     pub scales: [[u8; 2]; 4],
 }
 

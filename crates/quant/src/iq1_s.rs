@@ -10,7 +10,7 @@ use crate::block::Block;
 use crate::codebook::iq1;
 use crate::half_bytes::f16_to_f32;
 
-/// What is added to the elements of a point, or taken from them.
+/// The magnitude of the shift of a point's elements.
 pub(crate) const SHIFT: f32 = 0.125;
 
 /// A block of IQ1_S.
@@ -21,8 +21,8 @@ pub struct BlockIQ1S {
     pub d: [u8; 2],
     /// Bits 0 to 7 of the points' indices.
     pub qs: [u8; 32],
-    /// Of each 32 elements a little-endian word: bits 8 to 10 of the index of point `l` in bits
-    /// `3 * l`, the scale in bits 12 to 14, and bit 15 set for a negative shift.
+    /// One little-endian word per 32 elements: bits 8 to 10 of the index of point `l` in the three bits from
+    /// `3 * l` on, the scale in bits 12 to 14, and bit 15, which is set for a negative shift.
     pub qh: [[u8; 2]; 8],
 }
 

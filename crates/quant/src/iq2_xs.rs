@@ -16,7 +16,7 @@ use crate::half_bytes::f16_to_f32;
 pub struct BlockIQ2XS {
     /// Scale of the scales, binary16.
     pub d: [u8; 2],
-    /// Of each 8 elements a little-endian word: the point's index in bits 0 to 8, 7 signs above.
+    /// One little-endian word per 8 elements: the point's index in bits 0 to 8, and 7 signs above.
     pub qs: [[u8; 2]; 32],
     /// Scales of 16 elements: even sub-blocks in the low nibbles.
     pub scales: [u8; 8],

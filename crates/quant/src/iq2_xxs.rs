@@ -16,8 +16,8 @@ use crate::half_bytes::f16_to_f32;
 pub struct BlockIQ2XXS {
     /// Scale of the scales, binary16.
     pub d: [u8; 2],
-    /// Of each 32 elements: the indices of 4 points, then a little-endian word with the signs of
-    /// point `l` in the 7 bits from `7 * l`, and the scale in its upper 4 bits.
+    /// Per 32 elements: the indices of 4 points, then a little-endian word with the signs of point `l` in the
+    /// 7 bits from `7 * l` on, and the scale in its upper 4 bits.
     pub qs: [[u8; 8]; 8],
 }
 

@@ -18,8 +18,8 @@ pub struct BlockIQ3XXS {
     pub d: [u8; 2],
     /// Indices of the points.
     pub qs: [u8; 64],
-    /// Of each 32 elements a little-endian word: the signs of 8 elements in the 7 bits from
-    /// `7 * l`, and the scale in the upper 4 bits.
+    /// One little-endian word per 32 elements: the signs of the `l`-th 8 elements in the 7 bits from `7 * l`
+    /// on, and the scale in the upper 4 bits.
     pub scales: [[u8; 4]; 8],
 }
 

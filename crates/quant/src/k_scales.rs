@@ -1,8 +1,8 @@
 //! The 6-bit scales and minimums of Q4_K and Q5_K, packed in 12 bytes.
 //!
-//! Sub-blocks 0 to 3 lie in the low 6 bits of bytes 0 to 3 (scales) and 4 to 7
-//! (minimums). Sub-blocks 4 to 7 have their low nibbles in bytes 8 to 11 (scale
-//! low, minimum high) and their upper 2 bits atop bytes 0 to 3 and 4 to 7.
+//! Sub-blocks 0 to 3 have their scales in the low 6 bits of bytes 0 to 3, and their minimums in those of
+//! bytes 4 to 7. Sub-blocks 4 to 7 have the low nibbles of scale and minimum in the low and high nibbles
+//! of bytes 8 to 11, and the upper 2 bits of each in the upper bits of bytes 0 to 3 and 4 to 7.
 
 /// The scales and the minimums of the 8 sub-blocks, each 0 to 63.
 #[inline]

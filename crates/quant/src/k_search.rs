@@ -1,15 +1,14 @@
-//! The search for scales of the 256-element types with levels at equal steps.
+//! Scale search for the 256-element types with uniform levels.
 //!
-//! A sub-block is first fitted alone, with real scales: from several roundings
-//! of its elements to levels, the least-squares scale (and minimum) of each is
-//! computed and the one of least squared error kept. The super-block's scale
-//! then makes these integers, and each sub-block takes the integers of least
-//! error in the neighbourhood. Errors are plain sums of squares.
+//! Each sub-block is first fitted alone, with real scales: several roundings of its elements to levels
+//! are tried, the least-squares scale (and minimum) of each is computed, and the one with the least
+//! squared error is kept. These are then divided by the super-block's scale and rounded, and each
+//! sub-block takes the integers of least error nearby. Errors are plain sums of squares.
 
 use crate::half_bytes::{f16_to_f32, f32_to_f16};
 use crate::range::{min_max, signed_peak};
 
-/// How far the final search looks around the rounded integer scales.
+/// Distance up to which the final search varies the rounded integer scales.
 const REACH: i32 = 2;
 
 fn finite_or(value: f32, other: f32) -> f32 {
@@ -78,8 +77,10 @@ pub(crate) fn fit_affine(values: &[f32], n_max: u8) -> (f32, f32) {
 /// The integer scale and minimum (`0..=q_max`) of least error near `scale / d` and `min / d_min`.
 pub(crate) fn refine_affine(
     values: &[f32],
-    (scale, min): (f32, f32),
-    (d, d_min): (f32, f32),
+    scale: f32,
+    min: f32,
+    d: f32,
+    d_min: f32,
     q_max: u8,
     n_max: u8,
 ) -> (u8, u8) {
@@ -131,7 +132,7 @@ pub(crate) fn fit_symmetric(values: &[f32], half: i8) -> f32 {
     }
     let mut best = -peak / f32::from(half);
     let mut best_error = symmetric_error(values, best, half);
-    // Both ways round: the negative side has one level more.
+    // Scales of both signs, because there is one more negative level.
     for toward in [-1.0f32, 1.0] {
         for step in -15..=15 {
             let inv = toward * (f32::from(half) + 0.1 * step as f32) / peak;
@@ -164,7 +165,7 @@ fn refine_signed(scale: f32, d: f32, q_half: i32, error: impl Fn(f32) -> f32) ->
     let center = ((scale / d).round_ties_even() as i32).clamp(low, high);
     let mut best = center;
     let mut best_error = f32::INFINITY;
-    // The mirrored scale is a neighbour too: it moves the extra level to the other side.
+    // The negated scale is a candidate too: it moves the extra level to the other side.
     for center in [center, (-center).clamp(low, high)] {
         for s in (center - REACH).max(low)..=(center + REACH).min(high) {
             let error = error(d * s as f32);
@@ -195,12 +196,12 @@ pub(crate) fn symmetric_scales<const N: usize>(
     signed_scales(values, q_half, fit, |values, scale| symmetric_error(values, scale, half))
 }
 
-/// The scales of `N` sub-blocks, integers of `-q_half..q_half`, and the super-block's in binary16:
-/// `fit` finds the scale of a sub-block alone, and `error` is its squared error under a scale.
+/// The scales of `N` sub-blocks, as integers in `-q_half..q_half`, and the super-block's scale in
+/// binary16. `fit` finds the scale of a sub-block alone, and `error` is its squared error under a scale.
 ///
-/// The rounding of the super-block's scale is a systematic error of all elements. So
-/// the largest scale is put on each of a few integers, with the binary16
-/// neighbours of the quotient, and the super-block's scale of least error is kept.
+/// Rounding the super-block's scale is a systematic error of all elements. So the largest scale is mapped
+/// to each of a few integers, the quotient is rounded to several adjacent binary16 numbers, and the
+/// super-block's scale of least error is kept.
 pub(crate) fn signed_scales<const N: usize>(
     values: &[f32],
     q_half: i32,
@@ -247,10 +248,11 @@ pub(crate) fn affine_scales<const N: usize>(
         fitted.iter().fold((0.0f32, 0.0f32), |(s, m), f| (s.max(f.0), m.max(f.1)));
     let d = f32_to_f16(top_scale / f32::from(q_max));
     let d_min = f32_to_f16(top_min / f32::from(q_max));
-    let units = (f16_to_f32(d), f16_to_f32(d_min));
+    let (unit, min_unit) = (f16_to_f32(d), f16_to_f32(d_min));
     let (mut scales, mut mins) = ([0; N], [0; N]);
     for i in 0..N {
-        (scales[i], mins[i]) = refine_affine(sub(i), fitted[i], units, q_max, n_max);
+        let (scale, min) = fitted[i];
+        (scales[i], mins[i]) = refine_affine(sub(i), scale, min, unit, min_unit, q_max, n_max);
     }
     (d, d_min, scales, mins)
 }

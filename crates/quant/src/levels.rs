@@ -1,5 +1,5 @@
-//! Blocks of the IQ1, IQ2 and IQ3 types and of TQ1_0 as a level and a factor for every element, for programs
-//! that repack them.
+//! Unpacked blocks of the IQ1, IQ2 and IQ3 types and of TQ1_0, with a level and a factor per element, for
+//! repacking.
 
 use crate::codebook::{
     IQ1_POINTS, IQ2_S_POINTS, IQ2_XS_POINTS, IQ2_XXS_POINTS, IQ3_S_POINTS, IQ3_XXS_POINTS,
@@ -10,19 +10,20 @@ use crate::{
     BlockType, codebook,
 };
 
-/// A block of 256 elements. Element `i` is `d * unit * (2 * factors[i / 16] + 1) * codebook[levels[i]]`, with unit
-/// and codebook of [`meaning`].
+/// A block of 256 elements. Element `i` is
+/// `d * unit * (2 * factors[i / 16] + 1) * codebook[levels[i]]`, with unit and codebook of [`meaning`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
     /// Scale, binary16.
     pub d: [u8; 2],
-    /// Factors of 16 elements, below 16.
+    /// One factor per 16 elements, below 16.
     pub factors: [u8; 16],
-    /// Numbers of a codebook: below 16, those of IQ1 and IQ2 below 8, those of TQ1_0 below 4.
+    /// Codebook indices: below 16 for IQ3, below 8 for IQ1 and IQ2, below 4 for TQ1_0.
     pub levels: [u8; 256],
 }
 
-/// What the levels of a type stand for, and the unit of the scale; none for types that [`of_block`] does not take.
+/// The codebook of a type's levels and the unit of its scale; `None` for types that [`of_block`] does not
+/// support.
 pub fn meaning(ty: BlockType) -> Option<(&'static [i8; 16], f32)> {
     /// `q - 1`.
     const TERNARY: [i8; 16] = [-1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -36,7 +37,7 @@ pub fn meaning(ty: BlockType) -> Option<(&'static [i8; 16], f32)> {
     })
 }
 
-/// The levels of a block; none for types that it does not take.
+/// Unpacks a block; `None` for other types than those of the module.
 ///
 /// # Panics
 /// If the bytes are not those of one block.
@@ -57,8 +58,8 @@ pub fn of_block(ty: BlockType, block: &[u8]) -> Option<Levels> {
     })
 }
 
-/// A block with these factors, and the levels of its points. `point` says of each point its elements, in `bits`
-/// bits each, and what is added to an element: a bit for each, at place `bits`.
+/// A block with these factors and the levels of its points. `point` returns a point's elements, in `BITS`
+/// bits each, and a mask with one bit per element that is added to the level at bit `BITS`.
 fn of_points<const BITS: usize>(
     d: [u8; 2],
     factor: impl Fn(usize) -> u8, // of 16 elements
@@ -76,7 +77,7 @@ fn of_points<const BITS: usize>(
     Levels { d, factors: std::array::from_fn(factor), levels }
 }
 
-/// Nibble `i` of bytes, the low ones first.
+/// Nibble `i` of some bytes, where a byte's low nibble comes first.
 fn nibble(bytes: &[u8], i: usize) -> u8 {
     bytes[i / 2] >> (4 * (i % 2)) & 15
 }

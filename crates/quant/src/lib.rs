@@ -1,11 +1,10 @@
-//! Block types of quantized tensors: layout, sizes, quantize, dequantize and a
-//! reference dot product.
+//! Block types of quantized tensors: layouts, sizes, quantization, dequantization, and a reference dot
+//! product.
 //!
-//! A quantized tensor stores rows of *blocks*: 32 to 256 elements as small
-//! integers that share scales, or as indices of a codebook. [`BlockType`] is the table of types, with the names,
-//! ids and sizes that GGUF files use. [`dequantize`], [`quantize`] and [`dot`] work
-//! on rows of bytes of any type. Each type has a module with its block struct
-//! (such as [`BlockQ4K`]), plain data of alignment 1 that bytes cast to.
+//! A quantized tensor stores rows of *blocks*: 32 to 256 elements as small integers that share scales, or
+//! as codebook indices. [`BlockType`] is the table of types, with the names, ids and sizes that GGUF
+//! files use. [`dequantize`], [`quantize`] and [`dot`] work on rows of bytes of any type. Each type has a
+//! module with its block struct (such as [`BlockQ4K`]): plain data of alignment 1 that bytes cast to.
 //!
 //! ```
 //! use realizar_quant::{BlockType, dequantize, dot, quantize};

@@ -1,7 +1,7 @@
-//! MXFP4: 32 elements of FP4 (`E2M1`) and a power of two as their scale (4.25 bits per element).
+//! MXFP4: 32 elements of FP4 (`E2M1`) with a power of two as scale (4.25 bits per element).
 //!
-//! Element `i` is `e8m0_half(e) * FP4[q[i]]`. Layout after ggml's `block_mxfp4`, numbers after the
-//! OCP Microscaling Formats specification 1.0.
+//! Element `i` is `e8m0_half(e) * FP4[q[i]]`. The layout is that of ggml's `block_mxfp4`, and the number
+//! formats those of the OCP Microscaling Formats specification 1.0.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -45,8 +45,8 @@ impl Block for BlockMXFP4 {
 impl Quantize for BlockMXFP4 {
     fn quantize(values: &[f32]) -> Self {
         let values = &values[..Self::LEN];
-        // The largest value becomes 4 to 8, of which 6 can be stored; the powers beside this one
-        // clip less, or round less. 255 stands for NaN elsewhere.
+        // The largest value scales to 4..8, and 6 can be stored. The next larger power clips less, the
+        // next smaller one rounds less. 255 is excluded, because it means NaN in the specification.
         let exponent = (peak(values).to_bits() >> 23) as i32 - 2;
         let candidates = [0, 1, -1, 2].map(|step| (exponent + step).clamp(0, 254) as u8);
         let e = fp4_scale(values, candidates.into_iter(), e8m0_half);

@@ -1,7 +1,7 @@
 //! NVFP4: 64 elements of FP4 (`E2M1`) in 4 sub-blocks with FP8 scales (4.5 bits per element).
 //!
-//! Element `i` of sub-block `j` is `ue4m3_half(d[j]) * FP4[q]`. Layout after ggml's `block_nvfp4`.
-//! The scale of the whole tensor that such checkpoints have is a tensor of its own in the file.
+//! Element `i` of sub-block `j` is `ue4m3_half(d[j]) * FP4[q]`. The layout is that of ggml's
+//! `block_nvfp4`. The scale of the whole tensor is a tensor of its own in the file.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -44,10 +44,10 @@ impl Block for BlockNVFP4 {
     }
 }
 
-/// The largest number that a scale can be, 448.
+/// The largest scale, 448.
 const MAX_SCALE: u8 = 0x7e;
 
-/// The scale whose double is next to `x` from below.
+/// The largest scale whose double is at most `x`.
 fn ue4m3_below(x: f32) -> u8 {
     (1..=MAX_SCALE).take_while(|bits| 2.0 * ue4m3_half(*bits) <= x).last().unwrap_or(0)
 }
@@ -57,7 +57,7 @@ impl Quantize for BlockNVFP4 {
         let mut block = Self::zeroed();
         let mut levels = [0u8; 16];
         for (j, values) in values[..Self::LEN].chunks_exact(16).enumerate() {
-            // The scale that makes the largest value the largest of FP4, and those around it.
+            // The scale that maps the largest value to the largest FP4 number, and some around it.
             let center = ue4m3_below(peak(values) / 6.0);
             let candidates = center.saturating_sub(4)..=center.saturating_add(8).min(MAX_SCALE);
             block.d[j] = fp4_scale(values, candidates, ue4m3_half);

@@ -1,4 +1,4 @@
-//! Q1_0: 128 elements of one bit, their sign, and one scale (1.125 bits per element).
+//! Q1_0: 128 elements of one sign bit each, and one scale (1.125 bits per element).
 //!
 //! Element `i` is `d` where its bit is set, else `-d`. Layout after ggml's `block_q1_0`.
 

@@ -1,7 +1,7 @@
 //! Q4_Z: 32 elements of 4 bits, one scale and one zero point (5 bits per element).
 //!
-//! Element `i` is `d * (q[i] - z)`. No file has such blocks: they are what the linears of GPTQ and AWQ
-//! become that have zero points. Binary16 does not hold the product `d * z` that Q4_1 would need.
+//! Element `i` is `d * (q[i] - z)`. No file has such blocks: GPTQ and AWQ matrices with zero points are
+//! converted to them. Q4_1 would need the product `d * z` in binary16, which cannot hold it exactly.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -15,7 +15,7 @@ use crate::range::min_max;
 pub struct BlockQ4Z {
     /// Scale, binary16.
     pub d: [u8; 2],
-    /// The level that stands for zero, binary16.
+    /// The level that represents zero, binary16.
     pub z: [u8; 2],
     /// Levels: elements 0 to 15 in the low nibbles, 16 to 31 in the high ones.
     pub qs: [u8; 16],
@@ -28,7 +28,7 @@ impl BlockQ4Z {
         f16_to_f32(self.d)
     }
 
-    /// The level that stands for zero.
+    /// The level that represents zero.
     #[inline]
     pub fn z(&self) -> f32 {
         f16_to_f32(self.z)
@@ -51,7 +51,7 @@ impl Block for BlockQ4Z {
 impl Quantize for BlockQ4Z {
     fn quantize(values: &[f32]) -> Self {
         let (min, max) = min_max(&values[..Self::LEN]);
-        // Zero is a level.
+        // The range includes zero.
         let (min, max) = (min.min(0.0), max.max(0.0));
         let d = (max - min) / 15.0;
         let inv_d = if d == 0.0 { 0.0 } else { 1.0 / d };

@@ -1,8 +1,8 @@
-//! The public functions over rows: they check sizes, then use the type's table row.
+//! The public functions over rows, which check sizes and then call the type's functions in the table.
 
 use crate::{BlockType, Error};
 
-/// Checks that `n_bytes` hold `n_elements` of `ty`.
+/// Checks that `n_elements` elements of `ty` take `n_bytes`.
 fn check(ty: BlockType, n_elements: usize, n_bytes: usize) -> Result<(), Error> {
     let expected = ty.row_bytes(n_elements)?;
     if expected == n_bytes {
@@ -12,29 +12,28 @@ fn check(ty: BlockType, n_elements: usize, n_bytes: usize) -> Result<(), Error> 
     }
 }
 
-/// Writes the values of the blocks in `bytes` to `out` (`[n_elements]`).
+/// Dequantizes the blocks in `bytes` to `out` (`[n_elements]`).
 ///
-/// The arithmetic is ggml's, in single precision and without fused operations,
-/// so that the values are the same bits on every machine.
+/// The arithmetic is that of ggml, in single precision and without fused operations, so the bits are the
+/// same on every machine.
 ///
 /// # Errors
-/// If `out` is not a whole number of blocks, or `bytes` is not the size of that many.
+/// If `out` is not whole blocks, or `bytes` has another size than these blocks.
 pub fn dequantize(ty: BlockType, bytes: &[u8], out: &mut [f32]) -> Result<(), Error> {
     check(ty, out.len(), bytes.len())?;
     (ty.row().dequantize)(bytes, out);
     Ok(())
 }
 
-/// Writes blocks that stand for `values` (`[n_elements]`) to `out`.
+/// Quantizes `values` (`[n_elements]`) to blocks in `out`.
 ///
-/// Q4_0 to Q8_1, Q8_K and Q1_0 are rounded as ggml's reference does. The other types search for
-/// the scales of least squared error. Most scales are stored in half precision, so values past
-/// about `65504 * levels` overflow to infinity in those types.
+/// Q4_0 to Q8_1, Q8_K and Q1_0 are rounded as by ggml's reference. The other types search for the scales
+/// of least squared error. Most scales are stored in half precision, so values beyond about
+/// `65504 * levels` overflow to infinity in these types.
 ///
 /// # Errors
-/// If `values` is not a whole number of blocks, `out` is not the size of that
-/// many, a value is not finite and `ty` is quantized, or `ty` is a type that blocks are not made
-/// of ([`BlockType::can_quantize`]).
+/// If `values` is not whole blocks, `out` has another size than these blocks, a value is not finite and
+/// `ty` is quantized, or `ty` cannot be quantized to ([`BlockType::can_quantize`]).
 pub fn quantize(ty: BlockType, values: &[f32], out: &mut [u8]) -> Result<(), Error> {
     check(ty, values.len(), out.len())?;
     let quantize = ty.row().quantize.ok_or(Error::NoQuantizer { ty })?;
@@ -49,11 +48,11 @@ pub fn quantize(ty: BlockType, values: &[f32], out: &mut [u8]) -> Result<(), Err
 
 /// The dot product of the blocks in `bytes` with `x` (`[n_elements]`).
 ///
-/// This is the reference for kernels, not a fast path: each weight is
-/// dequantized, and products are summed in order in double precision.
+/// This is the reference for kernels: each weight is dequantized, and products are summed in order in
+/// double precision.
 ///
 /// # Errors
-/// If `x` is not a whole number of blocks, or `bytes` is not the size of that many.
+/// If `x` is not whole blocks, or `bytes` has another size than these blocks.
 pub fn dot(ty: BlockType, bytes: &[u8], x: &[f32]) -> Result<f32, Error> {
     check(ty, x.len(), bytes.len())?;
     Ok((ty.row().dot)(bytes, x) as f32)

@@ -1,18 +1,18 @@
-//! 8-bit floats. Those that scale FP4 blocks are halved because their codebook is doubled.
+//! 8-bit floats. The scales of FP4 blocks are halved, because their codebook is doubled.
 
-/// Half of 2 to the power `bits - 127` (OCP `E8M0`). 255, which stands for NaN there, is a power
-/// like the others, as ggml reads it.
+/// Half of `2^(bits - 127)` (OCP `E8M0`). 255, which is NaN in the specification, is a power like the
+/// others, as in ggml.
 #[inline]
 pub fn e8m0_half(bits: u8) -> f32 {
     match bits {
-        // Below the normal numbers.
+        // Subnormal results.
         0 | 1 => f32::from_bits(0x0020_0000 << bits),
         _ => f32::from_bits(u32::from(bits - 1) << 23),
     }
 }
 
-/// Half of the FP8 number of 4 exponent and 3 mantissa bits (`E4M3`), of which bit 7 is not read.
-/// 127, which stands for NaN there, is 0, as ggml reads it; 255 is not.
+/// Half of an FP8 number of 4 exponent and 3 mantissa bits (`E4M3`), whose bit 7 is ignored. 127, which
+/// is NaN in the specification, is 0, as in ggml; 255 is not.
 #[inline]
 pub fn ue4m3_half(bits: u8) -> f32 {
     let (exponent, mantissa) = (bits >> 3 & 15, f32::from(bits & 7));
@@ -26,9 +26,9 @@ pub fn ue4m3_half(bits: u8) -> f32 {
 /// The largest finite FP8 number of 4 exponent and 3 mantissa bits (`E4M3`).
 pub const E4M3_MAX: f32 = 448.0;
 
-/// An FP8 number of 4 exponent and 3 mantissa bits (OCP `E4M3`), exactly. 127 and 255, which stand for
-/// NaN there, are 480 and -480 here, as the steps of the mantissa go on: the reader of a file has handled
-/// them, see [`e4m3_is_nan`].
+/// The exact value of an FP8 number of 4 exponent and 3 mantissa bits (OCP `E4M3`). 127 and 255, which
+/// are NaN in the specification, are 480 and -480; the reader of a file must handle them before, see
+/// [`e4m3_is_nan`].
 #[inline]
 pub fn e4m3(bits: u8) -> f32 {
     let (magnitude, mantissa) = (u32::from(bits & 0x7f), f32::from(bits & 7));
@@ -39,16 +39,16 @@ pub fn e4m3(bits: u8) -> f32 {
     if bits & 0x80 == 0 { value } else { -value }
 }
 
-/// Whether an FP8 number (`E4M3`) of a file is NaN.
+/// Whether an FP8 number (`E4M3`) is NaN in the specification.
 #[inline]
 pub const fn e4m3_is_nan(bits: u8) -> bool {
     bits & 0x7f == 0x7f
 }
 
-/// The nearest finite FP8 number (`E4M3`), of two the even one.
+/// The nearest finite FP8 number (`E4M3`), ties to even.
 pub(crate) fn to_e4m3(value: f32) -> u8 {
     let sign = if value.is_sign_negative() { 0x80 } else { 0 };
-    // NaN becomes the largest.
+    // NaN becomes the largest number.
     let value = value.abs().min(E4M3_MAX);
     let magnitude = if value < 1.0 / 64.0 {
         (value * 512.0).round_ties_even() as u8
@@ -83,7 +83,7 @@ mod tests {
         }
         for bits in (0..=255).filter(|bits| !e4m3_is_nan(*bits)) {
             assert_eq!(to_e4m3(e4m3(bits)), bits, "{bits:#x}");
-            // Half way to the next one, of which the even one is taken.
+            // Ties round to the even number.
             if bits & 0x7f < 0x7e {
                 let middle = f32::midpoint(e4m3(bits), e4m3(bits + 1));
                 assert_eq!(to_e4m3(middle), bits + (bits & 1), "{bits:#x}");

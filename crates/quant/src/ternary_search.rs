@@ -1,7 +1,7 @@
-//! The scale of least squared error for elements that become -1, 0 or 1 times it.
+//! Scale search for ternary elements: the scale of least squared error for levels -1, 0 and 1.
 
-/// The scale, at least 0: with the `k` largest magnitudes at 1 and the rest at 0, their mean is the
-/// scale of least squares, and the error falls by `sum^2 / k`. All `k` are tried.
+/// The scale, at least 0. If the `k` largest magnitudes get level 1 and the others 0, the least-squares
+/// scale is the mean of the `k`, and the error falls by `sum^2 / k`. All `k` are tried.
 pub(crate) fn fit_ternary(values: &[f32]) -> f32 {
     let mut magnitudes: Vec<f32> = values.iter().map(|v| v.abs()).collect();
     magnitudes.sort_unstable_by(|a, b| b.total_cmp(a));
@@ -17,7 +17,7 @@ pub(crate) fn fit_ternary(values: &[f32]) -> f32 {
     best as f32
 }
 
-/// The nearest of -1, 0 and 1 to `x / d`, plus 1.
+/// One plus the number among -1, 0 and 1 that is nearest to `x / d`.
 #[inline]
 pub(crate) fn ternary_level(x: f32, d: f32) -> u8 {
     match x.abs() * 2.0 >= d && d > 0.0 {

@@ -1,8 +1,8 @@
-//! TQ1_0: 256 elements that are -1, 0 or 1, five to a byte, and one scale (1.6875 bits per element).
+//! TQ1_0: 256 elements of -1, 0 or 1, five per byte, and one scale (1.6875 bits per element).
 //!
-//! Element `i` is `d * (t[i] - 1)`. A byte holds up to five base-3 digits as the fraction
-//! `0.t0t1t2t3t4` in units of 1/256, rounded up, so that a digit is the carry of a multiplication
-//! by 3. Layout after ggml's `block_tq1_0`.
+//! Element `i` is `d * (t[i] - 1)`. A byte has up to five base-3 digits, as the fraction `0.t0t1t2t3t4` in
+//! units of 1/256, rounded up, so that a digit is the carry of a multiplication by 3. Layout after ggml's
+//! `block_tq1_0`.
 
 use bytemuck::{Pod, Zeroable};
 
@@ -23,7 +23,7 @@ pub struct BlockTQ1_0 {
     pub d: [u8; 2],
 }
 
-/// What a byte is multiplied with (modulo 256) to bring each digit to the front.
+/// Factors that move each digit to the front when a byte is multiplied by them modulo 256.
 const POWERS: [u8; 5] = [1, 3, 9, 27, 81];
 
 /// Digit `k` of a byte, 0 to 2.
@@ -32,7 +32,7 @@ fn digit(byte: u8, k: usize) -> u8 {
     ((u16::from(byte.wrapping_mul(POWERS[k])) * 3) >> 8) as u8
 }
 
-/// The byte of five digits, each 0 to 2.
+/// Packs five digits, each 0 to 2, to a byte.
 fn byte_of(digits: [u8; 5]) -> u8 {
     let number = digits.iter().fold(0u16, |number, d| 3 * number + u16::from(*d));
     (number * 256).div_ceil(243) as u8

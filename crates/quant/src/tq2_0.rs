@@ -1,4 +1,4 @@
-//! TQ2_0: 256 elements that are -1, 0 or 1, of 2 bits, and one scale (2.0625 bits per element).
+//! TQ2_0: 256 elements of -1, 0 or 1 in 2 bits each, and one scale (2.0625 bits per element).
 //!
 //! Element `i` is `d * (q[i] - 1)`. Layout after ggml's `block_tq2_0`.
 

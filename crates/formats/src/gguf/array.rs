@@ -1,18 +1,17 @@
-//! Arrays of metadata, left in the file's map and decoded when read.
+//! Metadata arrays, which stay in the file's map and are decoded when read.
 //!
-//! Elements of varying length (strings, nested arrays) are found through a
-//! sparse index of offsets, so an array of 262144 tokens costs about 128 KiB
-//! beside the map.
+//! Elements of varying length (strings, nested arrays) are found by a sparse index of offsets, so an array
+//! of 262144 tokens takes about 128 KiB in addition to the map.
 
 use super::cursor::Cursor;
 use super::value::{Value, ValueType};
 use crate::error::Fault;
 use crate::{Bytes, Error};
 
-/// One offset is kept per this many elements.
+/// Number of elements per offset in the index.
 const INDEX_STEP: usize = 16;
 
-/// Arrays deeper than this are refused. Published files nest no arrays at all.
+/// Maximum nesting depth. Published files have no nested arrays.
 pub(crate) const MAX_DEPTH: usize = 8;
 
 /// An array of metadata values of one type.
@@ -51,7 +50,7 @@ impl Repaired {
 }
 
 impl Array {
-    /// Reads an array at the cursor, whose bytes are `file`, checking all of it.
+    /// Reads and checks an array at the cursor, which reads `file`.
     pub(crate) fn read(cursor: &mut Cursor<'_>, file: &Bytes) -> Result<Self, Fault> {
         let elem_type = ValueType::read(cursor)?;
         let len = cursor.count(elem_type.min_bytes())?;
@@ -85,7 +84,7 @@ impl Array {
         Ok(Self { elem_type, len, depth, data, index: index.into(), repaired })
     }
 
-    /// An array of strings, for a writer.
+    /// Creates an array of strings, for a writer.
     pub fn from_strs<S: AsRef<str>>(strs: impl IntoIterator<Item = S>) -> Self {
         let mut parts = Parts::default();
         for s in strs {
@@ -96,7 +95,7 @@ impl Array {
         parts.finish(ValueType::Str, 1)
     }
 
-    /// An array of arrays, for a writer.
+    /// Creates an array of arrays, for a writer.
     ///
     /// # Errors
     /// If the arrays are nested deeper than readers accept.
@@ -132,7 +131,7 @@ impl Array {
         self.len == 0
     }
 
-    /// A cursor at element `i`, which is in range.
+    /// A cursor at element `i`, which must be in range.
     fn seek(&self, i: usize) -> Result<Cursor<'_>, Fault> {
         if let Some(size) = self.elem_type.fixed_bytes() {
             return Ok(Cursor::new(&self.data[i * size..]));
@@ -151,8 +150,7 @@ impl Array {
 
     /// Element `i`; `None` past the end.
     ///
-    /// A string that is not valid UTF-8 comes with replacement characters, as
-    /// from [`StrArray::get`].
+    /// In a string that is not valid UTF-8, invalid parts are replaced, as by [`StrArray::get`].
     pub fn get(&self, i: usize) -> Option<Value> {
         if i >= self.len {
             return None;
@@ -174,8 +172,7 @@ impl Array {
         (0..self.len).map_while(|i| self.get(i))
     }
 
-    /// Each element, converted by `convert`; an error that says `expected` for
-    /// an element that `convert` does not take.
+    /// All elements, converted by `convert`. If it returns `None` for one, the error says `expected`.
     pub(crate) fn decode<T>(
         &self,
         expected: &str,
@@ -186,7 +183,7 @@ impl Array {
         for i in 0..self.len {
             let value = match Value::read_fixed(self.elem_type, &mut cursor) {
                 Ok(value) => value,
-                // A string or an array, which `get` finds.
+                // A string or an array.
                 Err(_) => self.get(i).unwrap_or(Value::Bool(false)),
             };
             match convert(&value) {
@@ -205,7 +202,7 @@ impl Array {
         (self.elem_type == ValueType::Str).then_some(StrArray { array: self })
     }
 
-    /// Appends type, length and elements, as files store them.
+    /// Appends type, length and elements in the file format.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.elem_type.id().to_le_bytes());
         out.extend((self.len as u64).to_le_bytes());
@@ -219,7 +216,7 @@ impl PartialEq for Array {
     }
 }
 
-/// An array of elements of varying length being put together.
+/// Builder of an array of elements of varying length.
 #[derive(Default)]
 struct Parts {
     len: usize,
@@ -241,8 +238,8 @@ impl Parts {
     }
 }
 
-/// Checks and passes over an array, type and length included; returns its
-/// depth. `level` counts the arrays around it and itself.
+/// Checks and skips an array, including its type and length; returns its depth. `level` is the number of
+/// enclosing arrays, itself included.
 fn skip(cursor: &mut Cursor<'_>, level: usize) -> Result<usize, Fault> {
     if level > MAX_DEPTH {
         return Err(Fault::new(format_args!("at most {MAX_DEPTH} levels of arrays"), "more"));
@@ -271,7 +268,7 @@ fn skip_elements(
             }
         }
         _ => {
-            // No overflow: the count was checked against the bytes that are left.
+            // No overflow: the count was checked against the remaining bytes.
             let size = elem_type.fixed_bytes().unwrap_or(1);
             let bytes = cursor.take(len as u64 * size as u64)?;
             if elem_type == ValueType::Bool
@@ -286,10 +283,9 @@ fn skip_elements(
 
 /// The strings of an array, in the file's map.
 ///
-/// Some published vocabularies hold tokens that are not valid UTF-8. They do
-/// not make a file unreadable: [`get`](Self::get) and [`iter`](Self::iter)
-/// show them with replacement characters (U+FFFD), and
-/// [`get_bytes`](Self::get_bytes) gives the bytes as they are.
+/// Some published vocabularies have tokens that are not valid UTF-8. These do not make the file
+/// unreadable: [`get`](Self::get) and [`iter`](Self::iter) replace invalid parts by U+FFFD, and
+/// [`get_bytes`](Self::get_bytes) returns the unchanged bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct StrArray<'a> {
     array: &'a Array,
@@ -306,7 +302,7 @@ impl<'a> StrArray<'a> {
         self.array.len == 0
     }
 
-    /// String `i`, with replacement characters where it is not valid UTF-8.
+    /// String `i`, with invalid UTF-8 replaced by U+FFFD.
     ///
     /// # Panics
     /// If `i` is not less than [`len`](Self::len); see
@@ -321,13 +317,13 @@ impl<'a> StrArray<'a> {
         (i < self.len()).then(|| self.get(i))
     }
 
-    /// The bytes of string `i` as the file holds them; `None` past the end.
+    /// The bytes of string `i` in the file; `None` past the end.
     pub fn get_bytes(&self, i: usize) -> Option<&'a [u8]> {
         (i < self.len()).then(|| self.bytes_at(i))
     }
 
     fn bytes_at(&self, i: usize) -> &'a [u8] {
-        // The array was read once from start to end, so this finds it again.
+        // The whole array was checked when it was read.
         self.array.seek(i).and_then(|mut cursor| cursor.string_bytes()).unwrap_or_default()
     }
 
@@ -337,8 +333,7 @@ impl<'a> StrArray<'a> {
         (0..self.len()).map_while(move |_| cursor.string_bytes().ok())
     }
 
-    /// The strings, in order, with replacement characters where they are not
-    /// valid UTF-8.
+    /// The strings, in order, with invalid UTF-8 replaced by U+FFFD.
     pub fn iter(&self) -> impl Iterator<Item = &'a str> + use<'a> {
         let array = self.array;
         self.iter_bytes().enumerate().map(move |(i, bytes)| array.str_or_repaired(i, bytes))

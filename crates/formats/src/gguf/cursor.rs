@@ -1,4 +1,4 @@
-//! Reads little-endian fields from bytes, checking every length before use.
+//! A reader of little-endian fields that checks every length before use.
 
 use crate::error::Fault;
 
@@ -56,8 +56,8 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A count of things that take at least `min_bytes` each, so that a count
-    /// which cannot be true fails before anything is done with it.
+    /// Reads a count of items that take at least `min_bytes` each, and fails if so many cannot fit the
+    /// remaining bytes.
     pub(crate) fn count(&mut self, min_bytes: usize) -> Result<usize, Fault> {
         let n = self.u64()?;
         let most = self.remaining() / min_bytes;

@@ -1,8 +1,7 @@
-//! `general.file_type`: the mixture of block types that a file was quantized to.
+//! Names of `general.file_type`, the mixture of block types of a quantized file.
 
-/// The name of a `general.file_type`, as in `llama_ftype` of `llama.h` and in the names of files: the
-/// mixture of types, such as `Q4_K_M`, of which the most matrices have the type. Ids that were removed or
-/// are not known have none.
+/// The name of a `general.file_type`, such as `Q4_K_M`, as in `llama_ftype` of `llama.h` and in file
+/// names. It names the type of most matrices, and the mixture. `None` for removed and unknown ids.
 ///
 /// ```
 /// use realizar_formats::gguf_file_type_name;

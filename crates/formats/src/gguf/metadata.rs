@@ -11,9 +11,8 @@ use crate::error::Fault;
 
 /// The metadata of a GGUF file.
 ///
-/// A getter returns `Ok(None)` for a key that is not there, and an error for a
-/// value of another type. Integer getters take an integer of any width whose
-/// value fits; float getters take `f32` and `f64`.
+/// Getters return `Ok(None)` for a missing key, and an error for a value of another type. Integer getters
+/// accept integers of any width whose value fits; float getters accept `f32` and `f64`.
 #[derive(Clone, Debug, Default)]
 pub struct Metadata {
     path: PathBuf,
@@ -26,7 +25,7 @@ impl Metadata {
         Self { path, ..Self::default() }
     }
 
-    /// Adds an entry; an error if the key is already there.
+    /// Adds an entry; an error if the key exists.
     pub(crate) fn insert(&mut self, key: &str, value: Value) -> Result<(), Fault> {
         if self.by_key.contains_key(key) {
             return Err(Fault::new("a key once", "it twice"));
@@ -36,7 +35,7 @@ impl Metadata {
         Ok(())
     }
 
-    /// Sets a key, whose value may be another so far.
+    /// Sets a key, replacing its value if it exists.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) {
         let value = value.into();
         match self.by_key.get(key) {
@@ -48,7 +47,7 @@ impl Metadata {
         }
     }
 
-    /// Removes a key; its value, if there was one.
+    /// Removes a key; returns its value.
     pub fn remove(&mut self, key: &str) -> Option<Value> {
         let at = self.by_key.remove(key)?;
         self.by_key.values_mut().filter(|i| **i > at).for_each(|i| *i -= 1);
@@ -75,8 +74,8 @@ impl Metadata {
         self.by_key.get(key).map(|&i| &self.entries[i].1)
     }
 
-    /// The value of a key, converted by `convert`, which says `None` when the
-    /// type or the number is not one it takes.
+    /// The value of a key, converted by `convert`, which returns `None` for other types and for numbers out of
+    /// range.
     fn typed<'a, T>(
         &'a self,
         key: &str,
@@ -155,7 +154,7 @@ impl Metadata {
         self.typed(key, "a string", Value::as_str)
     }
 
-    /// The strings of an array, which stay in the map.
+    /// The strings of an array, without copying them.
     ///
     /// # Errors
     /// If the value is not an array of strings.

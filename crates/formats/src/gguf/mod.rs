@@ -1,7 +1,6 @@
-//! GGUF files, whole and split: open, look up, iterate.
+//! GGUF models of one or several files: open, look up, iterate.
 //!
-//! The format's document is
-//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
+//! The format is documented at <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>.
 
 pub(crate) mod array;
 mod cursor;
@@ -21,7 +20,7 @@ use metadata::Metadata;
 use parse::{Header, parse};
 use split::{Split, shard_path, shard_prefix};
 
-/// A GGUF model: one file, or all files of a split one.
+/// A GGUF model: one file, or all files of a split model.
 #[derive(Debug)]
 pub struct Gguf {
     path: PathBuf,
@@ -33,7 +32,7 @@ pub struct Gguf {
     shards: Vec<(PathBuf, Bytes)>,
 }
 
-/// One file, read.
+/// A parsed file.
 struct Shard {
     path: PathBuf,
     file: Bytes,
@@ -50,12 +49,12 @@ impl Shard {
 }
 
 impl Gguf {
-    /// Opens a model. Of a split model, any file may be given: the others are
-    /// found by name.
+    /// Opens a model. For a split model, the path may be that of any of its files; the others are found by
+    /// name.
     ///
     /// # Errors
-    /// If a file cannot be opened, is malformed, or a file of a split model is
-    /// missing or does not belong to it.
+    /// If a file cannot be opened or is malformed, or a file of a split model is missing or belongs to another
+    /// model.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let opened = Shard::read(path, Bytes::map(path)?)?;
@@ -79,7 +78,7 @@ impl Gguf {
         Self::join(path, shards)
     }
 
-    /// Reads a whole model from bytes; `name` stands for the file in errors.
+    /// Reads a model from bytes. Errors name `name` as the file.
     ///
     /// # Errors
     /// If the bytes are malformed, or are one file of a split model.
@@ -92,7 +91,7 @@ impl Gguf {
         Self::join(path, vec![shard])
     }
 
-    /// Joins the files of a model, the first of which has its metadata.
+    /// Joins the files of a model. The first one has the metadata.
     fn join(path: &Path, shards: Vec<Shard>) -> Result<Self, Error> {
         let n_files = shards.len();
         let expected = shards.first().and_then(|s| s.split.as_ref()).and_then(|s| s.n_tensors);
@@ -123,8 +122,8 @@ impl Gguf {
         Ok(Self { path, version, alignment, metadata, tensors, by_name, shards: files })
     }
 
-    /// Fails if pages of a file were lost since it was opened, so that some of its bytes were read
-    /// as zeros; see [`FileWatch::check`](crate::FileWatch::check).
+    /// Fails if pages of a file were lost since it was opened, so that zeros were read in their place; see
+    /// [`FileWatch::check`](crate::FileWatch::check).
     ///
     /// # Errors
     /// [`Error::Lost`], with the path of the first such file.
@@ -137,33 +136,33 @@ impl Gguf {
         &self.path
     }
 
-    /// The paths of the model's files, in order; one for a model that is not
-    /// split.
+    /// The paths of the model's files, in order.
     pub fn shard_paths(&self) -> impl Iterator<Item = &Path> {
         self.shards.iter().map(|(path, _)| path.as_path())
     }
 
-    /// The version of the format, 2 or 3.
+    /// The format's version, 2 or 3.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// What tensor data is aligned to, in bytes.
+    /// Alignment of tensor data in bytes.
     pub fn alignment(&self) -> usize {
         self.alignment
     }
 
-    /// The metadata, of the first file if the model is split.
+    /// The metadata; that of the first file if the model is split.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The metadata, for changes to what was read; the file stays as it is.
+    /// The metadata, mutable. The file is not changed.
     pub fn metadata_mut(&mut self) -> &mut Metadata {
         &mut self.metadata
     }
 
-    /// Gives a tensor another name than the file does. Whether there is one of that name, and none of the other.
+    /// Renames a tensor in memory. Returns false, and changes nothing, if there is no tensor `name` or there
+    /// is one named `new`.
     pub fn rename_tensor(&mut self, name: &str, new: &str) -> bool {
         if self.by_name.contains_key(new) {
             return false;
@@ -174,7 +173,7 @@ impl Gguf {
         true
     }
 
-    /// Descriptions of the tensors, in file order.
+    /// The tensors' descriptions, in file order.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }

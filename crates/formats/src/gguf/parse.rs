@@ -1,8 +1,7 @@
-//! Reads one GGUF file's header: counts, metadata, tensor descriptions.
+//! Parser of one GGUF file's header: counts, metadata, tensor descriptions.
 //!
-//! Layout (the GGUF document): magic, version, tensor count, entry count, the
-//! entries, the tensor descriptions, padding, then the data. Splitting over
-//! files is handled one level up.
+//! The layout is magic, version, tensor count, entry count, entries, tensor descriptions, padding, data.
+//! `mod.rs` handles models of several files.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -21,10 +20,9 @@ pub(crate) const DEFAULT_ALIGNMENT: usize = 32;
 pub(crate) const MAX_KEY_BYTES: usize = 65535;
 pub(crate) const MAX_DIMS: usize = 4;
 
-/// The fewest bytes of a metadata entry: key length, type, one byte of value.
+/// Minimum bytes of a metadata entry: key length, type, one byte of value.
 const MIN_ENTRY_BYTES: usize = 8 + 4 + 1;
-/// The fewest bytes of a tensor description: name length, number of
-/// dimensions, type, offset.
+/// Minimum bytes of a tensor description: name length, number of dimensions, type, offset.
 const MIN_TENSOR_BYTES: usize = 8 + 4 + 4 + 8;
 
 /// The header of one file.
@@ -35,7 +33,7 @@ pub(crate) struct Header {
     pub(crate) tensors: Vec<TensorInfo>, // `shard` is 0
 }
 
-/// Reads and checks the header of the file at `path`, whose bytes are `file`.
+/// Parses and checks the header of the file at `path` with bytes `file`.
 pub(crate) fn parse(path: &Path, file: &Bytes) -> Result<Header, Error> {
     let mut cursor = Cursor::new(file);
     check_magic(path, &mut cursor)?;
@@ -125,8 +123,8 @@ fn read_alignment(path: &Path, metadata: &Metadata) -> Result<usize, Error> {
     }
 }
 
-/// Reads one description. `start` of the result is still the offset in the
-/// data section, and `n_bytes` of an unknown type is 0.
+/// Reads one description. `start` of the result is still relative to the data section, and `n_bytes` of an
+/// unknown type is 0.
 fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorInfo, Error> {
     let name = cursor.str().map_err(|e| e.in_header(path, format_args!("name of tensor {i}")))?;
     let in_tensor = |e: Fault| e.in_tensor(path, name);
@@ -152,7 +150,7 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorI
             in_tensor(Fault::new(expected, format_args!("shape {shape:?}")))
         })?
     } else {
-        // The tensors beside it will tell; the elements can be counted.
+        // `bound_unknown` sets the bytes; here only the element count is checked.
         let count = shape.iter().try_fold(1usize, |n, dim| n.checked_mul((*dim).max(1)));
         if count.is_none_or(|n| isize::try_from(n).is_err()) {
             let found = format_args!("shape {shape:?}");
@@ -166,8 +164,7 @@ fn read_tensor(path: &Path, cursor: &mut Cursor<'_>, i: usize) -> Result<TensorI
     Ok(TensorInfo { name: name.to_owned(), ty, shape, n_bytes, shard: 0, start })
 }
 
-/// Checks where the tensors lie in the data section, and turns their offsets
-/// into positions in the file.
+/// Checks the tensors' places in the data section, and makes their offsets relative to the file.
 fn place_tensors(
     path: &Path,
     file_len: usize,
@@ -208,7 +205,7 @@ fn place_tensors(
     Ok(())
 }
 
-/// Gives the tensors of unknown types the bytes up to the next tensor's data.
+/// Sets the bytes of tensors of unknown types to those up to the next tensor's data.
 fn bound_unknown(path: &Path, file_len: usize, tensors: &mut [TensorInfo]) -> Result<(), Error> {
     if tensors.iter().all(|t| t.ty.is_known()) {
         return Ok(());

@@ -1,7 +1,6 @@
-//! Names and keys of a GGUF model that is split over files.
+//! File names and metadata keys of a GGUF model of several files.
 //!
-//! Files are named `NAME-00001-of-00003.gguf`, counted from 1; the metadata of
-//! each counts from 0 (`split.no`).
+//! Files are named `NAME-00001-of-00003.gguf`, counted from 1. Their metadata counts from 0 (`split.no`).
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +12,7 @@ pub(crate) const NO_KEY: &str = "split.no";
 pub(crate) const COUNT_KEY: &str = "split.count";
 pub(crate) const TENSORS_KEY: &str = "split.tensors.count";
 
-/// What a file's metadata says about splitting; `None` for a whole model.
+/// The split metadata of a file; `None` for a model of one file.
 pub(crate) struct Split {
     pub(crate) no: usize,
     pub(crate) count: usize,
@@ -23,7 +22,7 @@ pub(crate) struct Split {
 impl Split {
     pub(crate) fn of(path: &Path, metadata: &Metadata) -> Result<Option<Self>, Error> {
         let Some(count) = metadata.u32(COUNT_KEY)? else { return Ok(None) };
-        // Tools that merge a split model leave the key behind with 0.
+        // Tools that merge a split model leave the key with value 0.
         if count == 0 {
             return Ok(None);
         }
@@ -42,15 +41,14 @@ impl Split {
     }
 }
 
-/// The path of file `no` (from 0) of `count`, where `prefix` is the path
-/// without `-00001-of-00003.gguf`.
+/// The path of file `no` (from 0) of `count`. `prefix` is the path without `-00001-of-00003.gguf`.
 pub(crate) fn shard_path(prefix: &Path, no: usize, count: usize) -> PathBuf {
     let mut name = prefix.as_os_str().to_owned();
     name.push(format!("-{:05}-of-{count:05}.gguf", no + 1));
     name.into()
 }
 
-/// The path without `-00001-of-00003.gguf`, if it ends so for that file.
+/// The inverse of [`shard_path`]; `None` if the path is not that of file `no` of `count`.
 pub(crate) fn shard_prefix(path: &Path, no: usize, count: usize) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let prefix = name.strip_suffix(&format!("-{:05}-of-{count:05}.gguf", no + 1))?;

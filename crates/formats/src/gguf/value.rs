@@ -1,4 +1,4 @@
-//! Metadata values of GGUF: the 13 types and one value of any of them.
+//! GGUF metadata values and their 13 types.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::array::Array;
 use super::cursor::Cursor;
 use crate::error::Fault;
 
-/// The type of a metadata value; the ids are those of the GGUF document.
+/// The type of a metadata value. Ids are those of the GGUF specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[expect(missing_docs, reason = "each variant is the type of the same name")]
 pub enum ValueType {
@@ -42,17 +42,17 @@ impl ValueType {
         Self::F64,
     ];
 
-    /// The id that files store.
+    /// The type's id in files.
     pub fn id(self) -> u32 {
         self as u32
     }
 
-    /// The type with that id.
+    /// The type with this id.
     pub fn from_id(id: u32) -> Option<Self> {
         Self::ALL.get(usize::try_from(id).ok()?).copied()
     }
 
-    /// The name, as Rust spells the type.
+    /// The type's name in Rust's spelling.
     pub fn name(self) -> &'static str {
         match self {
             Self::U8 => "u8",
@@ -71,7 +71,7 @@ impl ValueType {
         }
     }
 
-    /// Bytes of one value; `None` for strings and arrays, whose length varies.
+    /// Bytes per value; `None` for strings and arrays, whose length varies.
     pub(crate) fn fixed_bytes(self) -> Option<usize> {
         match self {
             Self::U8 | Self::I8 | Self::Bool => Some(1),
@@ -82,7 +82,7 @@ impl ValueType {
         }
     }
 
-    /// The fewest bytes that one value takes in an array.
+    /// Minimum bytes of a value in an array.
     pub(crate) fn min_bytes(self) -> usize {
         match self {
             Self::Str => 8,
@@ -145,7 +145,7 @@ impl Value {
         }
     }
 
-    /// The number, for an integer of any width.
+    /// The number, if the value is an integer.
     pub fn as_int(&self) -> Option<i128> {
         match *self {
             Self::U8(x) => Some(x.into()),
@@ -160,7 +160,7 @@ impl Value {
         }
     }
 
-    /// The number, for a float of either width; an `f64` is rounded.
+    /// The number, if the value is a float; an `f64` is rounded.
     pub fn as_f32(&self) -> Option<f32> {
         match *self {
             Self::F32(x) => Some(x),
@@ -193,7 +193,7 @@ impl Value {
         }
     }
 
-    /// The value for an error message: numbers themselves, else the type.
+    /// The value in an error message: numbers as such, otherwise the type.
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::Str(_) => "a string".into(),
@@ -229,7 +229,7 @@ impl Value {
         })
     }
 
-    /// Appends the value as files store it, without its type.
+    /// Appends the value in the file format, without its type.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         match self {
             Self::U8(x) => out.extend(x.to_le_bytes()),

@@ -1,7 +1,7 @@
-//! Writes GGUF files of version 3, whole or split.
+//! Writer of GGUF version 3, in one or several files.
 //!
-//! The same calls give the same bytes. Padding is zeros; metadata and tensors
-//! come in the order in which they were added.
+//! The output is deterministic: padding is zero, and metadata and tensors are in the order in which they
+//! were added.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -15,17 +15,16 @@ use crate::{Error, TensorType};
 
 const VERSION: u32 = 3;
 
-/// When a split model continues in the next file. A file holds at least one
-/// tensor, however large.
+/// Limits at which a model continues in the next file. A file has at least one tensor, however large.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SplitLimits {
-    /// The maximum number of tensors in a file.
+    /// Maximum number of tensors per file.
     pub max_tensors: Option<usize>,
-    /// The maximum number of bytes of tensor data in a file.
+    /// Maximum bytes of tensor data per file.
     pub max_bytes: Option<u64>,
 }
 
-/// Puts together a GGUF model and writes it.
+/// Builds and writes a GGUF model.
 #[derive(Default)]
 pub struct GgufWriter<'a> {
     metadata: Vec<(String, Value)>,
@@ -40,13 +39,12 @@ impl<'a> GgufWriter<'a> {
         Self::default()
     }
 
-    /// Adds a metadata entry. `general.alignment` also sets what tensor data is
-    /// aligned to; it is 32 otherwise.
+    /// Adds a metadata entry. `general.alignment` also sets the alignment of tensor data, which defaults to
+    /// 32.
     ///
     /// # Errors
-    /// If the key already exists, is empty or longer than 65535 bytes, or
-    /// starts with `split.`, which [`write_split`](Self::write_split) adds; or
-    /// if an alignment is not a `u32` power of two.
+    /// If the key exists, is empty, is longer than 65535 bytes, or begins with `split.`, which is reserved for
+    /// [`write_split`](Self::write_split); or if an alignment is not a `u32` power of two.
     pub fn set(&mut self, key: &str, value: impl Into<Value>) -> Result<(), Error> {
         let value = value.into();
         if key.is_empty() || key.len() > MAX_KEY_BYTES {
@@ -69,12 +67,11 @@ impl<'a> GgufWriter<'a> {
         Ok(())
     }
 
-    /// Adds a tensor whose data is at hand. `shape` is row-major, outermost
-    /// dimension first.
+    /// Adds a tensor with data in memory. `shape` is row-major, outermost dimension first.
     ///
     /// # Errors
-    /// If the name already exists, GGUF cannot hold the type or the number of
-    /// dimensions, or the data is not exactly as long as the shape asks for.
+    /// If the name exists, GGUF cannot store the type or the number of dimensions, or the length of the data
+    /// does not match the shape.
     pub fn tensor(
         &mut self,
         name: &str,
@@ -85,12 +82,11 @@ impl<'a> GgufWriter<'a> {
         self.push(Pending::new(name, ty.into(), shape, Source::Bytes(data))?)
     }
 
-    /// Adds a tensor whose data is produced while the file is written, so that
-    /// a model need not be in memory at once.
+    /// Adds a tensor whose data is produced while the file is written, so that the model need not fit in
+    /// memory.
     ///
     /// # Errors
-    /// As for [`tensor`](Self::tensor); data of another length is an error when
-    /// it is written.
+    /// As [`tensor`](Self::tensor). Data of another length is an error of the write.
     pub fn tensor_with(
         &mut self,
         name: &str,
@@ -125,27 +121,25 @@ impl<'a> GgufWriter<'a> {
     /// Writes the model to any output.
     ///
     /// # Errors
-    /// If the output fails, or a tensor's data is produced in another length.
+    /// If the output fails, or a tensor's produced data has another length.
     pub fn write(self, out: &mut dyn Write) -> Result<(), Error> {
         let alignment = self.alignment();
         write_model(&self.metadata, self.tensors, alignment, out)
     }
 
-    /// Writes the model to a file, which appears under its name when it is
-    /// whole.
+    /// Writes the model to a file, which appears under its name when it is complete.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), or if the file cannot be made.
+    /// As [`write`](Self::write), or if the file cannot be created.
     pub fn write_file(self, path: impl AsRef<Path>) -> Result<(), Error> {
         write_file(path.as_ref(), |out| self.write(out))
     }
 
-    /// Writes the model over files named `PREFIX-00001-of-00003.gguf` and so
-    /// on; returns their paths. The first holds the metadata.
+    /// Writes the model to files named `PREFIX-00001-of-00003.gguf` and so on; returns their paths. The first
+    /// one has the metadata.
     ///
     /// # Errors
-    /// As for [`write_file`](Self::write_file), or if there would be more than
-    /// 65535 files.
+    /// As [`write_file`](Self::write_file), or if there would be more than 65535 files.
     pub fn write_split(
         self,
         prefix: impl AsRef<Path>,
@@ -168,14 +162,14 @@ impl<'a> GgufWriter<'a> {
             let path = shard_path(prefix.as_ref(), no.into(), count.into());
             write_file(&path, |out| write_model(&metadata, tensors, alignment, out))?;
             paths.push(path);
-            // Later files repeat nothing but the alignment.
+            // Later files repeat the alignment only.
             metadata.retain(|(key, _)| key == ALIGNMENT_KEY);
         }
         Ok(paths)
     }
 }
 
-/// Deals the tensors out to files, in order.
+/// Distributes the tensors to files, in order.
 fn split_tensors(tensors: Vec<Pending<'_>>, limits: SplitLimits) -> Vec<Vec<Pending<'_>>> {
     let max_tensors = limits.max_tensors.unwrap_or(usize::MAX);
     let max_bytes = limits.max_bytes.unwrap_or(u64::MAX);

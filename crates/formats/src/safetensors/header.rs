@@ -1,7 +1,7 @@
-//! Reads the JSON header of a safetensors file.
+//! Parser of a safetensors file's JSON header.
 //!
-//! The JSON is read entry by entry, so that its order is kept, a name that
-//! comes twice is seen, and nothing is built for parts that are not used.
+//! The JSON is parsed entry by entry, which keeps its order, detects duplicate names, and builds nothing
+//! for unused parts.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -14,10 +14,10 @@ use crate::error::Fault;
 use crate::printable::shown;
 use crate::{Bytes, Error, TensorInfo, TensorType};
 
-/// The longest header that the format allows.
+/// The format's limit on the header's length.
 pub(crate) const MAX_HEADER_BYTES: usize = 100_000_000;
 
-/// Shapes longer than this are refused; the format gives no limit.
+/// Maximum number of dimensions. The format has no limit.
 const MAX_DIMS: usize = 64;
 
 pub(crate) const METADATA_KEY: &str = "__metadata__";
@@ -66,7 +66,7 @@ struct Description {
     data_offsets: [u64; 2],
 }
 
-/// A shape, which is not kept beyond its longest length.
+/// A shape; elements past [`MAX_DIMS`] are not stored.
 struct Shape(Vec<u64>);
 
 impl<'de> Deserialize<'de> for Shape {

@@ -18,9 +18,9 @@ use crate::regular::read_regular;
 use crate::{Bytes, Error, Tensor, TensorInfo};
 use header::{Entries, Header, MAX_HEADER_BYTES, parse};
 
-/// The file of a model that is not sharded.
+/// File name of a model of one file.
 pub(crate) const SINGLE_NAME: &str = "model.safetensors";
-/// The index of a model that is.
+/// File name of the index of a sharded model.
 pub(crate) const INDEX_NAME: &str = "model.safetensors.index.json";
 
 /// A safetensors model: one file, or all files that an index names.
@@ -33,7 +33,7 @@ pub struct SafeTensors {
     shards: Vec<(PathBuf, Bytes)>,
 }
 
-/// The part of an index that is used.
+/// The used part of an index.
 #[derive(Deserialize)]
 struct Index {
     weight_map: Entries<String>,
@@ -44,8 +44,7 @@ impl SafeTensors {
     /// directory with `model.safetensors` or, failing that,
     /// `model.safetensors.index.json`.
     ///
-    /// A file that is one shard of a model is opened alone; give the index or
-    /// the directory to open all of them.
+    /// The path of a single shard opens that file alone; the index or the directory opens all of them.
     ///
     /// # Errors
     /// If a file cannot be opened or is malformed, a shard is missing, or a
@@ -69,7 +68,7 @@ impl SafeTensors {
         Self::open_files(path, vec![path.to_path_buf()])
     }
 
-    /// Reads a whole model from bytes; `name` stands for the file in errors.
+    /// Reads a model from bytes. Errors name `name` as the file.
     ///
     /// # Errors
     /// If the bytes are malformed.
@@ -96,8 +95,7 @@ impl SafeTensors {
         Self::join(path, shards)
     }
 
-    /// Opens the files that the index at `index` names, of the model opened as
-    /// `path`.
+    /// Opens the files that the index at `index` names. `path` is the model's path.
     fn open_index(path: &Path, index: &Path) -> Result<Self, Error> {
         let json = read_regular(index, MAX_HEADER_BYTES).map_err(|e| Error::io(index, e))?;
         let Index { weight_map } =
@@ -106,7 +104,7 @@ impl SafeTensors {
             return Err(Fault::new("a name once", "it twice").in_tensor(index, name));
         }
 
-        // Files in the order of their names, which count the shards.
+        // Files are in the order of their names, which number the shards.
         let mut names: Vec<&str> = weight_map.0.iter().map(|(_, file)| file.as_str()).collect();
         names.sort_unstable();
         names.dedup();
@@ -156,8 +154,8 @@ impl SafeTensors {
         Ok(Self { path: path.to_path_buf(), metadata, tensors, by_name, shards: files })
     }
 
-    /// Fails if pages of a file were lost since it was opened, so that some of its bytes were read
-    /// as zeros; see [`FileWatch::check`](crate::FileWatch::check).
+    /// Fails if pages of a file were lost since it was opened, so that zeros were read in their place; see
+    /// [`FileWatch::check`](crate::FileWatch::check).
     ///
     /// # Errors
     /// [`Error::Lost`], with the path of the first such file.
@@ -175,12 +173,12 @@ impl SafeTensors {
         self.shards.iter().map(|(path, _)| path.as_path())
     }
 
-    /// Keys and texts of `__metadata__`, in file order, of the first file.
+    /// Keys and values of the first file's `__metadata__`, in file order.
     pub fn metadata(&self) -> &[(String, String)] {
         &self.metadata
     }
 
-    /// Descriptions of the tensors, in the order of the headers.
+    /// The tensors' descriptions, in the order of the headers.
     pub fn tensors(&self) -> &[TensorInfo] {
         &self.tensors
     }

@@ -1,8 +1,8 @@
-//! Writes safetensors files, single or sharded with an index.
+//! Writer of safetensors, in one file or in shards with an index.
 //!
-//! The same calls give the same bytes. Tensors are laid out by falling element
-//! size, and in the order they were added within a size, so that each is
-//! aligned to its element; the header is padded with spaces to 8 bytes.
+//! The output is deterministic. Tensors are in descending order of element size, and within a size in the
+//! order in which they were added, so that each is aligned to its elements. The header is padded with
+//! spaces to 8 bytes.
 
 use std::collections::HashSet;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::{INDEX_NAME, SINGLE_NAME};
 use crate::output::{Pending, Source, write_error, write_file};
 use crate::{Error, TensorType};
 
-/// Puts together a safetensors model and writes it.
+/// Builds and writes a safetensors model.
 #[derive(Default)]
 pub struct SafeTensorsWriter<'a> {
     metadata: Vec<(String, String)>,
@@ -30,7 +30,7 @@ impl<'a> SafeTensorsWriter<'a> {
     /// Adds an entry of `__metadata__`.
     ///
     /// # Errors
-    /// If the key already exists.
+    /// If the key exists.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), Error> {
         if self.metadata.iter().any(|(other, _)| other == key) {
             return Err(Error::input(key, "a key once", "it twice"));
@@ -39,12 +39,11 @@ impl<'a> SafeTensorsWriter<'a> {
         Ok(())
     }
 
-    /// Adds a tensor whose data is at hand. `shape` is row-major, outermost
-    /// dimension first.
+    /// Adds a tensor with data in memory. `shape` is row-major, outermost dimension first.
     ///
     /// # Errors
-    /// If the name already exists or is reserved, the format cannot hold the
-    /// type, or the data is not exactly as long as the shape asks for.
+    /// If the name exists or is reserved, the format cannot store the type, or the length of the data does not
+    /// match the shape.
     pub fn tensor(
         &mut self,
         name: &str,
@@ -58,8 +57,7 @@ impl<'a> SafeTensorsWriter<'a> {
     /// Adds a tensor whose data is produced while the file is written.
     ///
     /// # Errors
-    /// As for [`tensor`](Self::tensor); data of another length is an error when
-    /// it is written.
+    /// As [`tensor`](Self::tensor). Data of another length is an error of the write.
     pub fn tensor_with(
         &mut self,
         name: &str,
@@ -88,27 +86,25 @@ impl<'a> SafeTensorsWriter<'a> {
     /// Writes the model to any output.
     ///
     /// # Errors
-    /// If the output fails, the header would be longer than the format allows,
-    /// or a tensor's data is produced in another length.
+    /// If the output fails, the header would exceed the format's limit, or a tensor's produced data has
+    /// another length.
     pub fn write(self, out: &mut dyn Write) -> Result<(), Error> {
         write_model(&self.metadata, self.tensors, out)
     }
 
-    /// Writes the model to a file, which appears under its name when it is
-    /// whole.
+    /// Writes the model to a file, which appears under its name when it is complete.
     ///
     /// # Errors
-    /// As for [`write`](Self::write), or if the file cannot be made.
+    /// As [`write`](Self::write), or if the file cannot be created.
     pub fn write_file(self, path: impl AsRef<Path>) -> Result<(), Error> {
         write_file(path.as_ref(), |out| self.write(out))
     }
 
-    /// Writes the model into a directory: `model.safetensors` if its data fits
-    /// `max_bytes`, else files of at most so much (a tensor is never cut) with
-    /// `model.safetensors.index.json`.
+    /// Writes the model to a directory: `model.safetensors` if its data has at most `max_bytes`, otherwise
+    /// files of at most so many, where each tensor is in one file, and `model.safetensors.index.json`.
     ///
     /// # Errors
-    /// As for [`write_file`](Self::write_file).
+    /// As [`write_file`](Self::write_file).
     pub fn write_sharded(self, dir: impl AsRef<Path>, max_bytes: u64) -> Result<(), Error> {
         let dir = dir.as_ref();
         let total_bytes: u64 = self.tensors.iter().map(|t| t.n_bytes as u64).sum();
