@@ -1,8 +1,8 @@
-//! Multiplies a quantized matrix by a vector on a GPU, in both arithmetics, and
-//! prints the error and the rate at which the matrix was read.
+//! Multiplies a quantized matrix with a vector on a GPU, in both arithmetics, and prints the error and the
+//! rate at which the matrix was read.
 //!
-//! Usage: `matvec_gpu [adapter [type [rows [cols]]]]`. The weights are read from several
-//! copies of the matrix in turn, so that they come from memory and not from a cache.
+//! Usage: `matvec_gpu [adapter [type [rows [cols]]]]`. Several copies of the matrix are read in turn, so that
+//! the weights come from memory and not from a cache.
 
 use std::time::Instant;
 
@@ -46,7 +46,7 @@ fn main() {
     }
 }
 
-/// Numbers from -1 to 1 without a pattern that a block could hide.
+/// Numbers from -1 to 1 without a period that divides a block.
 fn noise(n: usize) -> Vec<f32> {
     let mut state = 1u32;
     let mut next = || {
@@ -63,10 +63,10 @@ fn run(args: &Args) -> Result<(), Error> {
     let gpu = Gpu::open(adapter, GpuOptions::default())?;
     println!("{}: {n_rows} x {n_cols} of {ty}", gpu.name());
 
-    // One copy is enough for a driver that runs on the processor.
+    // One copy is enough for a driver that computes on the CPU.
     let software = Adapter::all()[adapter].kind() == AdapterKind::Software;
 
-    // The matrix repeats a few quantized rows, which are quick to make.
+    // The matrix repeats a few quantized rows, because quantizing all of them takes long.
     let cols = n_cols as usize;
     let Ok(row_bytes) = ty.row_bytes(cols) else {
         return Err(Error::Unsupported(format!("rows of {n_cols} elements of {ty}")));

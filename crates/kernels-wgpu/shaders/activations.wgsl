@@ -1,6 +1,6 @@
 // Activations, by their index in Activation::ALL.
 
-// tanh by exponentials overflows; beyond 20 it is 1 to the last bit.
+// The exponentials of tanh overflow for large arguments; beyond 20 the result is 1 in f32.
 fn safe_tanh(x: f32) -> f32 {
     return tanh(clamp(x, -20.0, 20.0));
 }
@@ -9,8 +9,8 @@ fn sigmoid(x: f32) -> f32 {
     return 1.0 / (1.0 + exp(-clamp(x, -80.0, 80.0)));
 }
 
-// Abramowitz and Stegun 7.1.26 would be off by 1e-7 of 1, but much more of a
-// small result, so small arguments take the series (7.1.5).
+// Abramowitz and Stegun 7.1.26 has an absolute error of 1e-7, which is too large for small results, so
+// small arguments use the series (7.1.5).
 fn erf(x: f32) -> f32 {
     let z = abs(x);
     if z < 1.0 {
@@ -35,7 +35,7 @@ fn erf(x: f32) -> f32 {
     return sign(x) * (1.0 - p * t * exp(-z * z));
 }
 
-// tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); beyond 20 it is 1 to the last bit.
+// tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2); beyond 20 it is 1 in f32.
 fn mish(x: f32) -> f32 {
     let e = exp(clamp(x, -80.0, 20.0));
     let n = e * (e + 2.0);

@@ -1,7 +1,7 @@
 // out = op(x, y), one element per invocation. Comes after shaders/activations.wgsl.
 
-// Elementwise::code. A device that runs every branch of a switch for the sake of
-// other invocations would compute each activation for each element.
+// Elementwise::code. It is a constant, because devices may execute all taken branches of a switch in every
+// invocation.
 override op: u32;
 
 struct Params {

@@ -1,5 +1,5 @@
-// out[row] = scale * table[batch[ids_at + row]], 32 columns per invocation, for the
-// rows whose ids lie in this piece of the table. `decode` is a part of its own.
+// out[row] = scale * table[batch[ids_at + row]], 32 columns per invocation, for the rows whose ids are in
+// this piece of the table. Another part defines `decode`.
 
 struct Params {
     groups: u32,

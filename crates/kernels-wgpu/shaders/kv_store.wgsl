@@ -20,7 +20,7 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> keys: array<KvWord>;
 @group(0) @binding(4) var<storage, read_write> vals: array<KvWord>;
 
-// Columns `col ..` of a head that begins at `start`; zero past its end.
+// Columns from `col` on of the head that begins at `start`; zero past its end.
 fn four(start: u32, col: u32) -> vec4<f32> {
     var x = vec4<f32>();
     for (var i = 0u; i < 4u; i++) {

@@ -1,5 +1,6 @@
-// Stores the keys and values of rows in their slots, in blocks of 32 columns: a workgroup has a head of a row, of
-// the keys or of the values, and an invocation four columns at a time. Comes after half.wgsl and a part of shaders/kv.
+// Stores the keys and values of rows in their slots, in blocks of 32 columns. A workgroup has one head of a
+// row's keys or values, and an invocation four columns at a time. Comes after half.wgsl and a part of
+// shaders/kv.
 
 struct Params {
     head_dim: u32,
@@ -76,7 +77,7 @@ fn main(
         is_odd[lane] = u32(odd);
         workgroupBarrier();
 
-        // The element of the largest magnitude of the block, of several the first.
+        // The block's element of largest magnitude; the first among equals.
         let block = lane / 8u * 8u;
         peak = 0.0;
         var any_odd = 0u;
@@ -117,7 +118,7 @@ fn main(
                 put(is_key, place + kv_level_words() + word / 16u, both);
             }
         }
-        // Nobody writes what the others still read.
+        // All invocations must have read before any of them writes.
         workgroupBarrier();
     }
 }

@@ -1,6 +1,5 @@
-// What products of rows with a piece of a matrix share: constants, buffers, and the
-// end of an element. The weights, binding 4, and how they are read are parts of their
-// own.
+// Shared by the products of rows with a piece of a matrix: constants, buffers, and the epilogue of an
+// element. Other parts declare the weights, which are binding 4, and how they are read.
 
 const HAS_BIAS: u32 = 1u;
 const HAS_RESIDUAL: u32 = 2u;
@@ -24,8 +23,7 @@ struct Params {
 @group(0) @binding(2) var<storage, read_write> values: array<f32>;
 @group(0) @binding(3) var<storage, read> vectors: array<f32>;
 
-// Writes the output `col` of a row, whose product is `sum`. The residual may lie
-// where the output does.
+// Writes output `col` of a row, whose product is `sum`. The residual may be the output's place.
 fn store(row: u32, col: u32, sum: f32) {
     var result = sum;
     if (params.flags & HAS_BIAS) != 0u {

@@ -1,11 +1,10 @@
-// out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows, which `begin` finds. Of
-// each group of 32 columns every invocation decodes the weights of one output and
-// loads some of x into the workgroup's memory, and then adds up its PER_LANE outputs
-// of PER_LANE rows. An element is one sum over the columns in ascending order, wherever
-// it lies in a tile.
+// out = x W^T for many rows. A workgroup computes 64 outputs of TILE_ROWS rows, which `begin` finds. For
+// each group of 32 columns, every invocation decodes the weights of one output and loads some of x to
+// workgroup memory, and then accumulates its PER_LANE outputs of PER_LANE rows. An element is one sum over
+// the columns in ascending order, wherever it is in a tile.
 //
-// In both tiles vectors of four columns of neighbouring outputs, or rows, are
-// neighbours, so that neighbouring invocations read from different banks.
+// In both tiles, the four-column vectors of adjacent outputs, or rows, are adjacent, so that adjacent
+// invocations read from different banks.
 
 const WORKGROUP: u32 = 64u; // LANES_X * LANES_Y, and the outputs of a tile
 const TILE_ROWS: u32 = LANES_Y * PER_LANE;
@@ -13,13 +12,13 @@ const TILE_ROWS: u32 = LANES_Y * PER_LANE;
 var<workgroup> w_tile: array<TileVec, 512>; // [8, 64]
 var<workgroup> x_tile: array<vec4<f32>, 8u * TILE_ROWS>; // [8, TILE_ROWS]
 
-// Rows change places within each vector of columns, so that the invocations which
-// load the vectors of one row write to different banks.
+// Rows are permuted within each vector of columns, so that the invocations that load the vectors of one row
+// write to different banks.
 fn x_place(k: u32, row: u32) -> u32 {
     return k * TILE_ROWS + (row ^ k);
 }
 
-// Beyond the columns lies what belongs to something else.
+// Elements past the columns belong to other data.
 fn x_at(start: u32, col: u32) -> f32 {
     if col < params.n_cols {
         return values[start + col];
@@ -51,7 +50,7 @@ fn add_row(sum: vec4<f32>, x: vec4<f32>, w: mat4x4<f32>) -> vec4<f32> {
     return fma(vec4(x.w), w[3], fma(vec4(x.z), w[2], first));
 }
 
-// Four columns more for four outputs of four rows; a vector is a row's.
+// Accumulates four columns for four outputs of four rows, one vector per row.
 fn add_block(sums: mat4x4<f32>, x: mat4x4<f32>, w: mat4x4<f32>) -> mat4x4<f32> {
     return mat4x4<f32>(
         add_row(sums[0], x[0], w), add_row(sums[1], x[1], w),
@@ -68,7 +67,7 @@ fn main(
     let lane_x = lane % LANES_X;
     let lane_y = lane / LANES_X;
 
-    // By halves of the outputs and of the rows; only the first where there are four.
+    // In halves of the outputs and of the rows; only the first ones if there are four.
     var s00 = mat4x4<f32>();
     var s01 = mat4x4<f32>();
     var s10 = mat4x4<f32>();
@@ -95,7 +94,7 @@ fn main(
         workgroupBarrier();
         for (var k = 0u; k < 8u; k++) {
             let w0 = load_w(k, lane_x);
-            // Of a tile of few rows an invocation has one, the others are empty.
+            // In a tile of few rows an invocation has one row; the others are empty.
             if n_rows <= LANES_Y {
                 let x = x_tile[x_place(k, lane_y)];
                 s00[0] = add_row(s00[0], x, w0);
@@ -117,7 +116,7 @@ fn main(
         workgroupBarrier();
     }
 
-    // In a loop, because 64 copies of its body would take long to compile.
+    // A loop, because 64 copies of its body would take long to compile.
     var sums = array<mat4x4<f32>, 4>(s00, s01, s10, s11);
     for (var i = 0u; i < PER_LANE * PER_LANE; i++) {
         let j = i / 4u % PER_LANE; // of the rows

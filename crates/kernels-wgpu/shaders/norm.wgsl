@@ -1,7 +1,6 @@
-// Normalizes each run of `group` columns: one run of one row per workgroup.
-// Columns go to the invocations in turn, so the order of a run's sums depends on
-// its length alone. An invocation reads what it later writes itself, so `out` may
-// be `x`.
+// Normalizes each run of `group` columns: one run of one row per workgroup. Columns are distributed to the
+// invocations round-robin, so the order of a run's sums depends on its length alone. Each element is read
+// and written by the same invocation, so `out` may be `x`.
 
 struct Params {
     group: u32,

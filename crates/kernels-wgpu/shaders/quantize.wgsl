@@ -1,9 +1,8 @@
-// Rows of f32 as 8-bit integers in blocks of 32: an invocation has 4 columns, and
-// 8 invocations share a block.
+// Quantizes rows of f32 to 8-bit integers in blocks of 32. An invocation has 4 columns, and 8 invocations
+// share a block.
 //
-// scale = max|x| / 127, q = round(x / scale) with ties to even. A block whose
-// scale would be subnormal is all zeros. One with a value that is not finite keeps
-// that as its scale, and zeros.
+// scale = max|x| / 127, q = round(x / scale) with ties to even. A block whose scale would be subnormal is all
+// zeros. A block with a value that is not finite has that value as scale, and zeros.
 
 struct Params {
     n_blocks: u32,
@@ -23,8 +22,8 @@ const WORKGROUP: u32 = 64u;
 var<workgroup> largest: array<u32, WORKGROUP>;
 var<workgroup> sums: array<i32, WORKGROUP>;
 
-// x / 127 to the last bit: division alone may be off by a few. The remainder,
-// halved so that nothing overflows, is exact, fused or not.
+// x / 127, correctly rounded; the division of a device may be off by a few ULP. The remainder, halved so
+// that nothing overflows, is exact whether or not the operation is fused.
 fn over_127(x: f32) -> f32 {
     let q = x * (1.0 / 127.0);
     let half_rest = (0.5 * x - 64.0 * q) + 0.5 * q;
@@ -45,7 +44,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         let at = params.x.x + row * params.x.y + block * 32u + place * 4u;
         x = vec4(values[at], values[at + 1u], values[at + 2u], values[at + 3u]);
     }
-    // The order of the bits is the order of the magnitudes, with NaN above all.
+    // As integers, the bits of magnitudes compare like the magnitudes, with NaN above all others.
     let bits = bitcast<vec4<u32>>(x) & vec4(0x7fffffffu);
     largest[lane] = max(max(bits.x, bits.y), max(bits.z, bits.w));
     workgroupBarrier();

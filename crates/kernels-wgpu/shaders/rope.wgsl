@@ -1,5 +1,5 @@
-// Rotates pairs of each head by the row's cosines and sines. An invocation has
-// one pair, or one column that is only copied; the copies come last in a head.
+// Rotates pairs of each head by the row's cosines and sines. An invocation has one pair, or one of the
+// columns at the head's end that are only copied.
 
 struct Params {
     head_dim: u32,

@@ -1,4 +1,4 @@
-// Copies rows, one element per invocation; which rows, `batch` may say.
+// Copies rows, all or those that `batch` selects, one element per invocation.
 
 struct Params {
     width: u32,

@@ -1,39 +1,39 @@
-//! What can go wrong between an adapter and a result.
+//! Errors of adapters, devices and kernels.
 
-/// An error of a GPU.
+/// A device cannot be opened, is lost, or cannot run a kernel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// There is no adapter of that index.
+    /// There is no adapter with this index.
     #[error("no GPU adapter {wanted}: {n} found (is a Vulkan, Metal or DX12 driver installed?)")]
     NoAdapter {
-        /// The index that was requested.
+        /// The requested index.
         wanted: usize,
-        /// Adapters that there are.
+        /// Number of adapters.
         n: usize,
     },
-    /// The adapter gives no device.
+    /// The adapter's driver does not open a device.
     #[error("GPU `{adapter}` cannot be opened: {reason}")]
     Open {
         /// The adapter's name.
         adapter: String,
-        /// What its driver says.
+        /// The driver's message.
         reason: String,
     },
-    /// The device has no memory left.
+    /// The device is out of memory.
     #[error("the GPU is out of memory: {what} of {n_bytes} bytes cannot be allocated")]
     OutOfMemory {
-        /// What the memory was for.
+        /// The purpose of the memory.
         what: String,
-        /// Its size.
+        /// The requested bytes.
         n_bytes: u64,
     },
-    /// Something is larger than the device allows.
+    /// A size exceeds a limit of the device.
     #[error("{what} needs {needed}, but the GPU's {limit} is {available}")]
     Limit {
-        /// What is too large.
+        /// The object that is too large.
         what: String,
-        /// How large it is.
+        /// Its size.
         needed: u64,
         /// The limit's name in the WebGPU specification.
         limit: &'static str,
@@ -43,8 +43,7 @@ pub enum Error {
     /// A kernel does not exist for these arguments.
     #[error("the GPU kernels do not support {0}")]
     Unsupported(String),
-    /// The device is gone: it was reset, removed or destroyed. Nothing that was
-    /// made with it works any longer.
+    /// The device was lost: reset, removed or destroyed. All its objects are unusable.
     #[error("the GPU was lost: {0}")]
     Lost(String),
     /// The driver or the API refused a command.
@@ -52,7 +51,7 @@ pub enum Error {
     Refused {
         /// The command.
         what: String,
-        /// Why, as the API says it.
+        /// The API's message.
         reason: String,
     },
 }

@@ -1,10 +1,8 @@
-//! GPU kernels for transformer inference in WGSL, over wgpu: Vulkan, Metal and
-//! DX12.
+//! GPU kernels for transformer inference in WGSL, over wgpu: Vulkan, Metal and DX12.
 //!
-//! [`Adapter::all`] lists what the machine has and [`Gpu::open`] opens one. A
-//! function per operation binds a kernel to its buffers once; a [`Recorder`]
-//! then runs bound kernels for any number of rows, as one command buffer. The
-//! crate knows no model and no file format.
+//! [`Adapter::all`] lists the machine's adapters and [`Gpu::open`] opens one. Each operation has a
+//! function that binds its kernel to buffers once; a [`Recorder`] then runs bound kernels for any number
+//! of rows, as one command buffer. The crate knows no model and no file format.
 //!
 //! ```
 //! use realizar_kernels_wgpu::{

@@ -1,20 +1,18 @@
-//! What the tests of kernels share: devices to run on, and buffers filled from
-//! and read into slices.
+//! Shared parts of kernel tests: devices, and buffers that are filled from and read into slices.
 
 use crate::dispatch::{Kernel, Rows, RowsAt};
 use crate::{Adapter, Buffer, Gpu, GpuOptions, StateLists};
 use realizar_quant::BlockType;
 
-/// The first adapter with everything it has, and again with nothing that it
-/// could lack. Empty, with a message, where there is no adapter; where a driver is
-/// named in the environment, as `cargo xtask test` does, there has to be one.
+/// The first adapter with all its optional features, and again with none. Empty, with a message, if there
+/// is no adapter. If the environment names a driver, as `cargo xtask test` does, there must be one.
 pub(crate) fn gpus() -> Vec<Gpu> {
     let options = [GpuOptions::default(), GpuOptions::PLAIN];
     options.into_iter().filter_map(opened).collect()
 }
 
-/// The first adapter with everything it has, for shaders that use none of the
-/// features that a device may lack. None, with a message, where there is none.
+/// The first adapter with all its features, for shaders that use no optional ones. `None`, with a message,
+/// if there is no adapter.
 pub(crate) fn gpu() -> Option<Gpu> {
     opened(GpuOptions::default())
 }
@@ -106,16 +104,16 @@ pub(crate) fn noise(n: usize, seed: u64) -> Vec<f32> {
     (0..n as u64).map(number).collect()
 }
 
-/// Rows as files have them. Every other block is quantized noise, the others are
-/// noise in every byte but those of their scales, which are those of the former. Blocks of types that are only read
-/// are all of the second kind, with a scale for values of about 1.
+/// Rows in the file layout. Every other block is quantized noise; the blocks between have random bytes, but
+/// the scales of the quantized ones. Types that cannot be quantized to have blocks of the second kind only,
+/// with scales for values of about 1.
 pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; n_rows * ty.row_bytes(n_cols).expect("whole blocks")];
     if ty.can_quantize() {
         let values = noise(n_rows * n_cols, seed);
         realizar_quant::quantize(ty, &values, &mut bytes).expect("whole blocks");
     }
-    // Where binary16 numbers and exponents lie in a block.
+    // Offsets of binary16 scales and exponents in a block.
     let scales = match ty {
         BlockType::F32 | BlockType::F16 | BlockType::BF16 => return bytes,
         BlockType::MXFP4 => 0..1,
@@ -162,7 +160,7 @@ pub(crate) fn blocks(ty: BlockType, n_rows: usize, n_cols: usize, seed: u64) -> 
     bytes
 }
 
-/// The numbers of such rows.
+/// Dequantizes such rows.
 pub(crate) fn dequantized(ty: BlockType, n_cols: usize, rows: &[u8]) -> Vec<f32> {
     let n_rows = rows.len() / ty.row_bytes(n_cols).expect("whole blocks");
     let mut out = vec![0.0; n_rows * n_cols];
@@ -170,9 +168,9 @@ pub(crate) fn dequantized(ty: BlockType, n_cols: usize, rows: &[u8]) -> Vec<f32>
     out
 }
 
-/// The words of a step on recurrent states: the range of rows at 0, that of sequences at 2, then the
-/// lists. `seqs` are sequences, each its number of rows and the slot it continues from, `writes` rows and
-/// the slots that the states after them go to.
+/// The words of a step with recurrent states: the range of rows at 0, the range of sequences at 2, then the
+/// lists. `seqs` has the number of rows and the slot of the initial state of each sequence; `writes` has
+/// rows and the slots for the states after them.
 pub(crate) fn recurrent_batch(
     seqs: &[(u32, u32)],
     writes: &[(u32, u32)],

@@ -1,9 +1,8 @@
-//! Every variant of every shader through naga, which wgpu uses too.
+//! Validation of all shader variants by naga, the compiler in wgpu.
 //!
-//! A shader is parsed, validated, held against its list of bindings, and written as SPIR-V (Vulkan),
-//! MSL (Metal) and HLSL (DX12), so that a machine with one of them vouches for all three. The texts as
-//! they are put together from their parts are left for reading in `kernels/` of Cargo's folder for the
-//! files of tests.
+//! A shader is parsed, validated, compared with its list of bindings, and written as SPIR-V (Vulkan), MSL
+//! (Metal) and HLSL (DX12), so that one machine checks all three APIs. The assembled texts are kept in
+//! `kernels/` of Cargo's directory for temporary files of tests.
 
 use naga::ShaderStage;
 use naga::back::pipeline_constants::process_overrides;
@@ -21,7 +20,7 @@ use std::path::Path;
 /// The entry point of every shader.
 const ENTRY: &str = "main";
 
-/// Bytes of a shader's text, in WGSL and in what each API takes.
+/// Bytes of a shader in WGSL and in the language of each API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Sizes {
     wgsl: usize,
@@ -34,7 +33,7 @@ struct Sizes {
 #[derive(Default)]
 struct Kernel {
     variants: usize,
-    /// The largest of them, each measure on its own.
+    /// The maximum of each size over the variants.
     largest: Sizes,
 }
 
@@ -54,7 +53,7 @@ fn every_shader_is_valid_for_each_api() {
     for shader in &shaders {
         let name = format!("{} {:?}", shader.name, shader.constants);
         assert!(names.insert(name), "two shaders are named {}", shader.name);
-        // The same text may be there with other values of its constants.
+        // Several variants may have the same text with different constants.
         let stem = file_name(&shader.name);
         let n = files.entry(stem.clone()).or_default();
         let name = if *n == 0 { stem } else { format!("{stem}-{n}") };
@@ -77,7 +76,7 @@ fn every_shader_is_valid_for_each_api() {
     assert!(errors.is_empty(), "not valid:\n{}", errors.join("\n"));
 }
 
-/// The text with its name and the values of its constants above it.
+/// The text, preceded by its name and the values of its constants.
 fn text(shader: &Shader) -> String {
     let mut text = format!("// {}\n", shader.name);
     for (name, value) in &shader.constants {

@@ -1,5 +1,5 @@
-// Attention of generated rows, second part: a workgroup merges the splits of a row
-// of the wave and a query head in ascending order, and adds the sink.
+// Attention of decode rows, second kernel: a workgroup merges the splits of one row and query head, in
+// ascending order, and adds the sink.
 //
 // Comes after common.wgsl.
 
@@ -19,8 +19,8 @@ fn main(
     }
     let position = batch[params.positions_at + row];
     let n = position / SPLIT - first_visible(position) / SPLIT + 1u;
-    // Maximum, sum and values of the head in the row's first split, and words
-    // from one split to the next.
+    // Indices of the head's maximum, sum and values in the row's first split, and words from one split to the
+    // next.
     let item = batch[params.first_item_at + row] - batch[params.waves_at];
     let at = (item * params.n_heads + head) * (params.head_dim + 2u);
     let stride = params.n_heads * (params.head_dim + 2u);

@@ -1,5 +1,4 @@
-// What the kernels of attention share: their constants, which positions a row
-// sees, and where those lie.
+// Shared by the attention kernels: constants, the positions that a row sees, and their places.
 
 struct Params {
     head_dim: u32,
@@ -31,13 +30,13 @@ struct Params {
 
 const NONE = 0xffffffffu;
 
-// Below every score, and finite, so that differences are numbers.
+// Below every score, but finite, so that differences are finite.
 const LOWEST: f32 = -3.0e38;
 
-// Positions whose splits of a context are merged in the end; SPLIT in attention.rs.
+// Positions per split; SPLIT in attention.rs.
 const SPLIT: u32 = 256u;
 
-// exp of a number that is not positive. It is zero from -105 on.
+// exp of a number of at most zero; zero from -105 down.
 fn decay(x: f32) -> f32 {
     return exp(max(x, -105.0));
 }
@@ -50,8 +49,7 @@ fn first_visible(position: u32) -> u32 {
     return select(0u, position + 1u - params.window, position >= params.window);
 }
 
-// The number of a position's row of a head among all, for the sequence whose pages
-// have this base.
+// The index of a position's row of a head, for the sequence with this base of pages.
 fn kv_place(base: u32, kv_head: u32, position: u32) -> u32 {
     let page = batch[base + (position >> params.page_shift)];
     let index = position & ((1u << params.page_shift) - 1u);
@@ -59,7 +57,7 @@ fn kv_place(base: u32, kv_head: u32, position: u32) -> u32 {
     return head + index;
 }
 
-// tanh by exponentials overflows; beyond 20 it is 1 to the last bit.
+// The exponentials of tanh overflow for large arguments; beyond 20 the result is 1 in f32.
 fn capped(score: f32) -> f32 {
     if params.softcap == 0.0 {
         return score;

@@ -1,16 +1,14 @@
-// Attention of generated rows, first part: a workgroup has the positions of a
-// split that a row sees, and the query heads of a group that share them, and
-// leaves the maximum, the sum and the weighted values of each head in `scratch`
-// (Dao et al. 2023, "Flash-Decoding").
+// Attention of decode rows, first kernel: a workgroup computes the visible positions of one split, for the
+// query heads of a group that share them, and writes the maximum, the sum and the weighted values of each
+// head to `scratch` (Dao et al. 2023, "Flash-Decoding").
 //
-// It takes 64 positions at once. For the scores, eight invocations share four
-// positions, each with every eighth word of columns; what they have is then added
-// in their order. For the values, an invocation has one word of columns and every
-// PARTS-th position, or, of more than 128 words, all that lie 128 apart.
+// It processes 64 positions at a time. For the scores, eight invocations share four positions, each with
+// every eighth word of columns; their partial sums are added in order. For the values, an invocation has
+// one word of columns and every PARTS-th position; with more than 128 words it has all words that are 128
+// apart.
 //
-// Comes after a part that defines HEADS, the query heads of a workgroup, and
-// WORDS, the words of four columns that a head has at most (a power of two, or more
-// than 128); one of shaders/kv; and common.wgsl.
+// Comes after a part that defines HEADS, the query heads per workgroup, and WORDS, the maximum number of
+// four-column words of a head (a power of two, or more than 128); a part of shaders/kv; and common.wgsl.
 
 const STEP: u32 = 64u; // positions
 const PARTS: u32 = max(128u / WORDS, 1u);
@@ -39,7 +37,7 @@ fn main(
     let item = group.y; // of the wave
     let work = params.work_at + 2u * (batch[params.waves_at] + item);
     let group_heads = params.n_heads / params.n_kv_heads;
-    // The workgroup's heads; a group may need several workgroups.
+    // The workgroup's heads. A group may have several workgroups.
     let first_head = kv_head * group_heads + group.z * HEADS;
     let n_heads = min(HEADS, group_heads - group.z * HEADS);
     let row = batch[work];
@@ -49,7 +47,7 @@ fn main(
     let first = max(first_visible(position), split * SPLIT);
     let last = min(position, split * SPLIT + SPLIT - 1u);
 
-    // The queries, scaled; zero where there is none.
+    // The scaled queries; zero for missing heads.
     for (var i = lane; i < HEADS * WORDS; i += 128u) {
         let head = i / WORDS;
         let col = 4u * (i % WORDS);
@@ -68,7 +66,7 @@ fn main(
     let line = lane / 8u; // 0..16: four positions of the scores
     let first_word = lane % WORDS; // of the values
     let part = lane / WORDS;
-    // Sixteen invocations have the softmax of a head, four positions each.
+    // Sixteen invocations compute the softmax of a head, four positions each.
     let soft_head = lane / 16u;
     let soft_at = 4u * lane; // in weights
     var running_max = LOWEST;
@@ -76,7 +74,7 @@ fn main(
     var acc = array<vec4<f32>, HEADS * TURNS>();
 
     for (var start = first / STEP * STEP; start <= last; start += STEP) {
-        // Scores of four positions, of the words of this invocation.
+        // Partial scores of four positions, over this invocation's words.
         let here = vec4<u32>(start + 4u * line) + vec4<u32>(0u, 1u, 2u, 3u);
         let sees = (here >= vec4<u32>(first)) & (here <= vec4<u32>(last));
         var place = 0u;
@@ -109,7 +107,7 @@ fn main(
             }
         }
 
-        // Added up, two heads at a time: head own / 4 of them, position own % 4.
+        // Add the partial scores, two heads at a time: head own / 4 of them, position own % 4.
         for (var pair = 0u; pair < PAIRS; pair++) {
             partial[2u * lane] = scores[2u * pair];
             if 2u * pair + 1u < HEADS {
@@ -185,11 +183,11 @@ fn main(
                 }
             }
         }
-        // Nobody writes the next places before everybody has read these.
+        // All invocations must have read these before any of them writes the next ones.
         workgroupBarrier();
     }
 
-    // The parts of the positions, in their order.
+    // Add the parts of the positions, in order.
     let head_stride = params.head_dim + 2u;
     let out = (item * params.n_heads + first_head) * head_stride;
     for (var sum = 0u; sum < HEADS * TURNS; sum++) {

@@ -1,4 +1,4 @@
-// The next wave of generated rows becomes the one that runs, after the last the first.
+// Advances to the next wave of decode rows, and from the last one to the first.
 
 struct Params {
     waves_at: u32,

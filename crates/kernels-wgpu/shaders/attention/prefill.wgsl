@@ -1,14 +1,13 @@
-// Attention of prompt rows: a workgroup has the rows of a tile and a query head,
-// and goes over the blocks of 32 positions that any of them sees, in ascending order,
-// with a running maximum and sum per row (Dao et al. 2022, "FlashAttention").
+// Attention of prefill rows: a workgroup has the rows of a tile and one query head, and iterates over the
+// blocks of 32 positions that any of the rows sees, in ascending order, with a running maximum and sum per
+// row (Dao et al. 2022, "FlashAttention").
 //
-// Eight invocations share two rows: each scores four positions of a block for
-// both, then adds up every eighth word of columns. Blocks begin at multiples of 32,
-// and a row that sees nothing of a block is left as it was, so what a row gets
-// depends neither on its tile nor on the other rows.
+// Eight invocations share two rows: each computes the scores of four positions of a block for both, then
+// accumulates every eighth word of columns. Blocks begin at multiples of 32, and a block that a row does not
+// see leaves the row's state unchanged, so a row's result depends neither on its tile nor on other rows.
 //
-// Comes after a part that defines CHUNKS, the 32-column chunks that a head has at
-// most, one of shaders/kv, and common.wgsl.
+// Comes after a part that defines CHUNKS, the maximum number of 32-column chunks of a head; a part of
+// shaders/kv; and common.wgsl.
 
 const ROWS: u32 = 32u; // TILE_ROWS in attention.rs
 const BLOCK: u32 = 32u; // positions
@@ -35,7 +34,7 @@ struct Row {
     sum: f32,
 }
 
-// The last position that a row sees. Those of a sequence rise.
+// The last position that a row sees, ascending within a sequence.
 fn last_visible(row: u32, position: u32) -> u32 {
     if params.reaches_at == NONE {
         return position;
@@ -57,7 +56,7 @@ fn sees_block(row: Row, start: u32) -> bool {
     return row.exists && start <= row.last && start + BLOCK > row.first;
 }
 
-// Which of four positions a row sees.
+// Whether a row sees each of four positions.
 fn visible(row: Row, start: u32) -> vec4<bool> {
     let position = vec4<u32>(start) + vec4<u32>(0u, 1u, 2u, 3u);
     return (position >= vec4<u32>(row.first)) & (position <= vec4<u32>(row.last));
@@ -68,8 +67,7 @@ fn capped4(scores: vec4<f32>, sees: vec4<bool>) -> vec4<f32> {
     return select(vec4<f32>(LOWEST), x, sees);
 }
 
-// Scores of `row` become weights; the old sum and values are to be multiplied by
-// what is returned.
+// Converts the scores of `row` to weights; returns the factor for the previous sum and values.
 fn weigh(row: ptr<function, Row>, own: u32, scores: vec4<f32>, sees: vec4<bool>) -> f32 {
     let at = (*row).index * CHUNK;
     var largest = (*row).max;
@@ -92,7 +90,7 @@ fn add_weights(row: ptr<function, Row>, keep: f32) {
     (*row).sum = fma((*row).sum, keep, (four.x + four.y) + (four.z + four.w));
 }
 
-// Four columns of a query, scaled; zero where there is none.
+// Four columns of a scaled query; zero for missing rows.
 fn query(row: u32, exists: bool, head: u32, col: u32) -> vec4<f32> {
     var x = vec4<f32>();
     let at = params.q.x + row * params.q.y + head * params.head_dim + col;
@@ -156,7 +154,7 @@ fn main(
     var acc_b = array<vec4<f32>, CHUNKS>();
 
     for (var start = seen_from / BLOCK * BLOCK; start <= last_position; start += BLOCK) {
-        // Where the positions `line` and `line + 16` of the block are.
+        // Places of the block's positions `line` and `line + 16`.
         let here = vec2<u32>(start + line, start + line + 16u);
         let load = (here >= vec2<u32>(seen_from)) & (here <= vec2<u32>(last_position));
         var place = vec2<u32>();
@@ -182,8 +180,8 @@ fn main(
                 if load[i] && word < params.row_words {
                     key = kv_key(place[i], word);
                 }
-                // Position 4 n + m is kept at 8 m + n, so that eight
-                // invocations read eight neighbours.
+                // Position 4 n + m is stored at 8 m + n, so that eight invocations read
+                // eight adjacent ones.
                 kv_tile[(index % 4u * 8u + index / 4u) * ROW + own] = key;
             }
             workgroupBarrier();

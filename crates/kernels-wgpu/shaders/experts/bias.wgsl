@@ -1,5 +1,5 @@
-// Adds to the results of a row's experts, which lie side by side, the biases of these experts; an
-// invocation has an element. `out` may be `x`.
+// Adds the experts' biases to the results of a row's experts, which are side by side, one element per
+// invocation. `out` may be `x`.
 
 struct Params {
     width: u32, // of all results of a row

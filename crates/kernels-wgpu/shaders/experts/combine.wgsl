@@ -1,5 +1,5 @@
-// The sum of the results of a row's experts by their factors, in the order of the router; an
-// invocation has an element.
+// The sum of the results of a row's experts, weighted by their factors, in the router's order, one element
+// per invocation.
 
 struct Params {
     width: u32,

@@ -1,4 +1,4 @@
-// Of the products with experts: constants and buffers. A piece of the matrices holds whole experts.
+// Constants and buffers of the products with experts. A piece of the matrices has whole experts.
 
 struct Params {
     groups: u32,    // of 32 columns, in a row of a matrix

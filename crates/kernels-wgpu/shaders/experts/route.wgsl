@@ -1,5 +1,5 @@
-// The experts of each row from the scores of its router: their indices, ascending, then their
-// factors. A workgroup has a row. Sums have one order, and of equal keys the first is chosen.
+// Selects the experts of each row from its router's scores: writes their indices, ascending, then their
+// factors. One workgroup per row. Sums have a fixed order, and among equal keys the first wins.
 
 const SOFTMAX: u32 = 0u;
 const SIGMOID: u32 = 1u;
@@ -42,7 +42,7 @@ var<workgroup> best_expert: array<u32, WORKGROUP>;
 var<workgroup> partial: array<f32, WORKGROUP>;
 var<workgroup> total: f32;
 
-// Exponents far below zero give zero on every device.
+// For exponents far below zero the result is zero on every device.
 fn exponential(x: f32) -> f32 {
     return exp(max(x, -87.0));
 }
@@ -60,7 +60,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let start = params.x.x + row * params.x.y;
     let out = params.out.x + row * params.out.y;
 
-    // The scores, and the largest of each lane.
+    // Load the scores, and find the largest of each lane.
     var largest = -3.4028235e38;
     for (var e = lane; e < params.n_experts; e += WORKGROUP) {
         let score = values[start + e];
@@ -78,7 +78,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // Factors; those of a softmax are divided by their sum.
+    // Compute factors; those of a softmax are divided by their sum.
     let top = total;
     var sum = 0.0;
     for (var e = lane; e < params.n_experts; e += WORKGROUP) {
@@ -105,7 +105,8 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     }
     workgroupBarrier();
 
-    // Groups are chosen by the sum of their best; the experts of the others are taken, and no result.
+    // Groups are ranked by the sum of their best keys. The experts of the other groups are marked as taken
+    // without being results.
     if params.n_groups > 0u {
         let len = params.n_experts / params.n_groups;
         for (var g = lane; g < params.n_groups; g += WORKGROUP) {
@@ -127,7 +128,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         }
         workgroupBarrier();
         for (var g = lane; g < params.n_groups; g += WORKGROUP) {
-            // Groups that come before it, of which there are fewer than are open if it is.
+            // The number of groups ranked before it; the group is open if these are fewer than `n_open`.
             var n_better = 0u;
             for (var other = 0u; other < params.n_groups; other++) {
                 let is_better = totals[other] > totals[g] || (totals[other] == totals[g] && other < g);
@@ -140,7 +141,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
         workgroupBarrier();
     }
 
-    // The best that is left, again and again; of equal ones the first.
+    // Repeatedly select the best remaining expert; the first among equals.
     for (var i = 0u; i < params.n_chosen; i++) {
         var best = NONE;
         var largest_key = 0.0;
@@ -164,7 +165,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
             }
             if params.scoring == SPARSE_MIXER && best != NONE {
-                // Its part of a softmax over those left that are near it; there are no groups.
+                // Its term of a softmax over the remaining experts near it. This scoring has no groups.
                 var near = 0.0;
                 for (var e = 0u; e < params.n_experts; e++) {
                     let score = factors[e];
@@ -175,7 +176,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
                 }
                 totals[best] = 1.0 / near;
             }
-            // There are at least as many experts as are chosen.
+            // There are at least as many experts as are selected.
             taken[min(best, params.n_experts - 1u)] = 1u;
         }
         workgroupBarrier();

@@ -1,10 +1,10 @@
-// Where a row of x and its result lie. A workgroup has one row and one of its experts, whose index it
-// reads from the routes. Where the expert lies in another piece of the matrices there is nothing to do.
+// Places of a row of x and its result. A workgroup has one row and one of its experts, whose index it reads
+// from the routes. It does nothing if the expert is in another piece of the matrices.
 
 var<private> slot: u32;
 var<private> first_weight: u32;
 
-// The first row of x and how many there are: one or none.
+// The first row of x and the number of rows: one or none.
 fn span(group: vec3<u32>) -> vec2<u32> {
     let row = batch[params.rows_at] + group.y;
     slot = group.z;

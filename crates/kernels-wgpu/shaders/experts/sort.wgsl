@@ -1,6 +1,6 @@
-// Sorts the pairs of rows and their experts into tiles. One workgroup does all: it counts the pairs of each
-// expert, adds up their tiles, and puts each pair in a place of its expert. The order of pairs within
-// an expert is no certain one, and shows nowhere, as a product's element depends on its own pair alone.
+// Sorts the pairs of rows and their experts into tiles. A single workgroup counts the pairs of each expert,
+// computes the experts' first tiles, and puts each pair in a place of its expert. The order of the pairs of
+// an expert is unspecified; results do not depend on it, because an element depends on its own pair alone.
 
 struct Params {
     n_experts: u32,
@@ -42,7 +42,7 @@ fn main(@builtin(local_invocation_index) lane: u32) {
     }
     workgroupBarrier();
 
-    // Tiles before those of a lane's experts.
+    // Number of tiles before those of a lane's experts.
     var own = 0u;
     for (var i = 0u; i < PER_LANE; i++) {
         let n = atomicLoad(&counts[lane * PER_LANE + i]);

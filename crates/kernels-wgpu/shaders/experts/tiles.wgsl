@@ -1,5 +1,5 @@
-// A tile of pairs of one expert. Where the expert lies in another piece of the matrices, or there are
-// fewer tiles, there is nothing to do.
+// A tile of pairs of one expert. A workgroup does nothing if the expert is in another piece of the
+// matrices, or if there are fewer tiles.
 
 @group(0) @binding(5) var<storage, read> pairs: array<u32>;
 
@@ -18,7 +18,7 @@ fn begin(tile: vec3<u32>) {
     first_pair = pairs_at(params.max_tiles) + tile.y * TILE_ROWS;
 }
 
-// The row of a pair, and which of its experts it is.
+// The row of a pair, and the expert's index among those of the row.
 fn of_pair(row: u32) -> vec2<u32> {
     let pair = pairs[first_pair + row];
     return vec2(batch[params.rows_at] + pair / params.n_chosen, pair % params.n_chosen);

@@ -9,7 +9,7 @@ fn kv_unpack(words: KvWord) -> vec4<f32> {
     return vec4<f32>(even.x, odd.x, even.y, odd.y);
 }
 
-// To the nearest, ties to even; what is not a number stays so, made quiet.
+// Rounds to nearest, ties to even; NaN becomes quiet NaN.
 fn kv_pack(x: vec4<f32>) -> KvWord {
     let bits = bitcast<vec4<u32>>(x);
     let one = vec4<u32>(1u);

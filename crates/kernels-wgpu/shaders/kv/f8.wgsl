@@ -12,14 +12,14 @@ fn kv_unpack(word: KvWord) -> vec4<f32> {
     return bitcast<vec4<f32>>(bits | ((bytes & vec4<u32>(0x80u)) << vec4<u32>(24u)));
 }
 
-// To the nearest, ties to even, and to the largest beyond the range; NaN for what is not finite.
+// Rounds to nearest, ties to even, and saturates; values that are not finite become NaN.
 fn kv_pack(x: vec4<f32>) -> KvWord {
     let all = bitcast<vec4<u32>>(x);
-    // 448 in the bits of a float.
+    // The bits of 448 as f32.
     let bits = min(all & vec4<u32>(0x7fffffffu), vec4<u32>(0x43e00000u));
     let normal = (bits - vec4<u32>(120u << 23u) + vec4<u32>(0x7ffffu) + ((bits >> vec4<u32>(20u)) & vec4<u32>(1u)))
         >> vec4<u32>(20u);
-    // Below 2^-6 a number counts in units of 2^-9.
+    // Below 2^-6 numbers are multiples of 2^-9.
     let small = vec4<u32>(round(bitcast<vec4<f32>>(min(bits, vec4<u32>(0x3c800000u))) * 512.0));
     var size = select(normal, small, bits < vec4<u32>(0x3c800000u));
     let is_odd = (all & vec4<u32>(0x7f800000u)) == vec4<u32>(0x7f800000u);

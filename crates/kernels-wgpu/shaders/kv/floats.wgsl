@@ -1,5 +1,4 @@
-// Four columns of a key, and of a value: word `word` of a row of a head. Comes after the part of a type whose elements
-// stand for themselves.
+// Loads four columns of a key or value: word `word` of a row of a head. Comes after the part of a float type.
 
 fn kv_key(row: u32, word: u32) -> vec4<f32> {
     return kv_unpack(keys[row * params.row_words + word]);

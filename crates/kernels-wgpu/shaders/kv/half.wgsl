@@ -1,7 +1,7 @@
-// Numbers as halves.
+// Conversion to half precision.
 
-// The bits of the nearest half, ties to even; infinite beyond its range. WGSL leaves
-// the rounding of pack2x16float open.
+// The bits of the nearest half, ties to even; infinite beyond its range. WGSL does not specify the rounding
+// of pack2x16float.
 fn half_bits(x: f32) -> u32 {
     let bits = bitcast<u32>(x);
     let sign = (bits >> 16u) & 0x8000u;
@@ -12,7 +12,7 @@ fn half_bits(x: f32) -> u32 {
     if size >= 0x477ff000u {
         return sign | 0x7c00u;
     }
-    // Below 2^-14 a half counts in units of 2^-24.
+    // Below 2^-14 halves are multiples of 2^-24.
     let exponent = size >> 23u;
     let is_small = exponent < 113u;
     let mantissa = (size & 0x7fffffu) | 0x800000u;

@@ -1,11 +1,10 @@
-// Keys and values in blocks of Q4_0 along a head. Eight levels are a word, the first in the
-// lowest bits.
-// Behind the levels of a position of a head are its scales: a half for each 32 columns, two in a word, the
-// first in the lower half.
+// Keys and values in blocks of Q4_0 along a head. A word has eight levels, the first in the lowest bits. The
+// levels of a position of a head are followed by its scales: one half per 32 columns, two per word, the first
+// in the lower half.
 
 alias KvWord = u32;
 
-// The words of levels of a position of a head, and all of them.
+// Words of levels per position of a head, and all its words.
 fn kv_level_words() -> u32 {
     return params.row_words / 2u;
 }
@@ -35,10 +34,10 @@ fn kv_value(row: u32, word: u32) -> vec4<f32> {
     return kv_levels(vals[at + word / 2u], word) * scale;
 }
 
-// Columns whose levels are a word together.
+// Columns per word of levels.
 const KV_JOINED: u32 = 8u;
 
-// The scale of a block whose largest element, with its sign, is `peak`: that element has level 0.
+// The scale of a block. `peak` is the signed element of largest magnitude, which gets level 0.
 fn kv_scale_of(peak: f32) -> f32 {
     return peak / -8.0;
 }

@@ -1,11 +1,10 @@
-// Keys and values in blocks of Q8_0 along a head. Four levels are a word, the first in the
-// lowest byte.
-// Behind the levels of a position of a head are its scales: a half for each 32 columns, two in a word, the
-// first in the lower half.
+// Keys and values in blocks of Q8_0 along a head. A word has four levels, the first in the lowest byte. The
+// levels of a position of a head are followed by its scales: one half per 32 columns, two per word, the first
+// in the lower half.
 
 alias KvWord = u32;
 
-// The words of levels of a position of a head, and all of them.
+// Words of levels per position of a head, and all its words.
 fn kv_level_words() -> u32 {
     return params.row_words;
 }
@@ -35,15 +34,15 @@ fn kv_value(row: u32, word: u32) -> vec4<f32> {
     return kv_levels(vals[at + word], word) * scale;
 }
 
-// Columns whose levels are a word together.
+// Columns per word of levels.
 const KV_JOINED: u32 = 4u;
 
-// The scale of a block whose largest element, with its sign, is `peak`.
+// The scale of a block. `peak` is the signed element of largest magnitude.
 fn kv_scale_of(peak: f32) -> f32 {
     return abs(peak) / 127.0;
 }
 
-// The nearest levels, of two the one that is further from zero.
+// The nearest levels; ties round away from zero.
 fn kv_levels_of(x: vec4<f32>, inverse: f32) -> u32 {
     let size = min(abs(x * inverse), vec4<f32>(127.0));
     let whole = trunc(size);

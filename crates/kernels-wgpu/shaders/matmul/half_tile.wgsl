@@ -1,7 +1,6 @@
 enable f16;
 
-// The weights of a tile, rounded to half precision; what is beyond its range becomes
-// its largest number.
+// The weights of a tile, rounded to half precision, with saturation.
 alias TileVec = vec4<f16>;
 
 fn tile_vec(w: vec4<f32>) -> TileVec {

@@ -1,4 +1,4 @@
-// A tile of rows that are neighbours.
+// A tile of consecutive rows.
 
 var<private> n_rows: u32; // of the tile
 var<private> n_groups: u32; // of columns that are multiplied

@@ -1,23 +1,22 @@
-// out = x W^T (+ bias) (+ residual) for few rows of x. A workgroup has TEAMS teams of
-// LANES invocations. A team serves OUTPUTS rows of the matrix, over whose groups of
-// 32 columns its invocations stride, and up to four rows of x, which share what is
-// read of the matrix. The arithmetic of a result is the same whatever is beside it.
+// out = x W^T (+ bias) (+ residual) for few rows of x. A workgroup has TEAMS teams of LANES invocations. A
+// team computes OUTPUTS rows of the matrix for up to four rows of x, which share the reads of the matrix; its
+// invocations stride over the groups of 32 columns. The arithmetic of a result does not depend on the other
+// rows.
 
 const WORKGROUP: u32 = 64u;
 const ROWS: u32 = 4u; // of x
 const OUTPUTS: u32 = 2u; // of a team
 
-// A sum per invocation and result. Those of a result take one word more than LANES,
-// so that invocations that add them up read from different banks.
+// A sum per invocation and result. The sums of a result take one word more than LANES, so that the
+// invocations that add them read from different banks.
 var<workgroup> partial: array<f32, ROWS * OUTPUTS * (WORKGROUP + WORKGROUP / 16u)>;
 
-// The first row of the matrix for a team, and a row that there is for each beyond.
+// The first row of the matrix for a team; rows past the last one are clamped.
 fn first_output(chunk: u32, lane: u32) -> u32 {
     return (TEAMS * chunk + lane / LANES) * OUTPUTS;
 }
 
-// Adds up the sums of a team, per output of the rows of x, and writes the results of
-// the rows [first, first + n) of x.
+// Adds the sums of a team per output and row of x, and writes the results of the rows [first, first + n) of x.
 fn finish(sums: array<vec4<f32>, OUTPUTS>, lane: u32, chunk: u32, first: u32, n: u32) {
     var all = sums;
     let own = lane / LANES * OUTPUTS;

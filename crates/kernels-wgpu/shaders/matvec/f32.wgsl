@@ -1,11 +1,11 @@
-// The product with f32 activations. Those of a tile of columns are first brought to
-// the memory of the workgroup, where every team reads them.
+// The product with f32 activations, which are loaded to workgroup memory a tile of columns at a time and
+// shared by all teams.
 
 const LANES: u32 = 16u;
 const TEAMS: u32 = WORKGROUP / LANES;
 
-// LANES groups of columns of each row. A group takes 9 vectors, of which the last
-// is unused: so neighbouring lanes read from different banks.
+// LANES groups of columns of each row. A group takes 9 vectors, with the last one unused, so that adjacent
+// lanes read from different banks.
 const TILE: u32 = 9u * LANES;
 var<workgroup> tile: array<vec4<f32>, ROWS * TILE>;
 

@@ -1,4 +1,4 @@
-// The product with quantized activations, by sums of integers.
+// The product with quantized activations, by integer sums.
 
 @group(0) @binding(5) var<storage, read> quants: array<vec4<u32>>; // 16 to a vector
 @group(0) @binding(6) var<storage, read> blocks: array<vec2<u32>>; // scale, sums

@@ -1,6 +1,6 @@
-// Of the products with one matrix: which rows of x a workgroup has, and where they lie.
+// For products with one matrix: the rows of x of a workgroup, and their places.
 
-// The first row of x, and how many there are.
+// The first row of x and the number of rows.
 fn span(group: vec3<u32>) -> vec2<u32> {
     let n_rows = batch[params.rows_at + 1u];
     let first = batch[params.rows_at] + ROWS * group.y;

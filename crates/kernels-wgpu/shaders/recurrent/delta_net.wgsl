@@ -1,11 +1,11 @@
-// The gated delta rule, the rows of a sequence one after the other. A workgroup has some columns of the
-// values of one head, and each of its invocations a part of a column's state in registers: the elements
-// `part + PARTS * j`. A state is [head][column][k_dim]. Comes after shaders/activations.wgsl and
-// `const PART_LEN`, with which PARTS * PART_LEN is at least k_dim.
+// The gated delta rule, for the rows of a sequence in order. A workgroup has some value columns of one head,
+// and each invocation has a part of a column's state in registers: the elements `part + PARTS * j`. A state is
+// [head][column][k_dim]. Comes after shaders/activations.wgsl and `const PART_LEN`, where PARTS * PART_LEN is
+// at least k_dim.
 //
-// With q and k as they come, f and g the factors that normalize them, and S the state that has
-// forgotten: d = write * (v - f kᵀS), then S + f k dᵀ is the next state and g (qᵀS + f (qᵀk) d) the
-// answer. So all sums over a column are known at once.
+// With unnormalized q and k, their normalizing factors g and f, and the decayed state S:
+// d = write * (v - f kᵀS), the next state is S + f k dᵀ, and the output is g (qᵀS + f (qᵀk) d). So one
+// reduction computes all sums over a column.
 
 const PARTS: u32 = 16u;
 const COLUMNS: u32 = 16u;
@@ -40,13 +40,13 @@ const NONE = 0xffffffffu;
 @group(0) @binding(3) var<storage, read_write> values: array<f32>;
 @group(0) @binding(4) var<storage, read_write> states: array<f32>;
 
-// Sums of the parts: of a column (kᵀS, qᵀS), and of the head (kᵀk, qᵀq, qᵀk). Rows use the two halves
-// in turn, so that nobody writes what another still reads.
+// Partial sums: of a column (kᵀS, qᵀS), and of the head (kᵀk, qᵀq, qᵀk). Rows alternate between two halves,
+// so that no invocation overwrites sums that another one still reads.
 var<workgroup> of_column: array<vec2<f32>, 512>; // [2][COLUMNS][PARTS]
 var<workgroup> of_head: array<vec4<f32>, 32>;    // [2][PARTS]
 
-// ln(1 + e^x) as max(x, 0) + ln(1 + e) with e = e^-|x|, the latter as 2 artanh(e / (2 + e)) by its
-// series: a logarithm of 1 + e would lose a small e.
+// ln(1 + e^x) is max(x, 0) + ln(1 + e) with e = e^-|x|. The second term is 2 artanh(e / (2 + e)), computed by
+// its series, because the logarithm of 1 + e loses the bits of a small e.
 fn softplus(x: f32) -> f32 {
     let e = exp(-min(abs(x), 80.0));
     let z = e / (2.0 + e);
@@ -108,7 +108,7 @@ fn main(
             value = values[params.v.x + row * params.v.y + head * params.v_dim + col];
         }
 
-        // Forget, and what this part adds to the sums.
+        // Decay the state, and compute this part's sums.
         var keys: array<f32, PART_LEN>;
         var column = vec2<f32>();
         var whole = vec4<f32>();
@@ -136,7 +136,7 @@ fn main(
             whole += of_head[half * PARTS + p];
         }
 
-        // Take up the value, and answer.
+        // Update the state, and compute the output.
         let of_key = inverseSqrt(whole.x + params.eps);
         let of_query = inverseSqrt(whole.y + params.eps) * params.root;
         let change = fma(-column.x, of_key, value) * write * of_key;

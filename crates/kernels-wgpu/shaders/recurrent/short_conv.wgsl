@@ -1,8 +1,7 @@
-// A causal convolution over few positions, each channel by itself: one channel of one row per
-// invocation. What comes before the rows of the batch is in the state: the last `n_taps - 1` rows of
-// the input, the oldest first. Comes after shaders/activations.wgsl.
+// A causal depthwise convolution: one channel of one row per invocation. Inputs before the rows of the batch
+// are in the state: the last `n_taps - 1` input rows, oldest first. Comes after shaders/activations.wgsl.
 
-// An index of Activation::ALL; none beyond them.
+// An index of Activation::ALL; no activation if it is larger.
 override act: u32;
 
 struct Params {
@@ -26,8 +25,8 @@ const NONE = 0xffffffffu;
 @group(0) @binding(3) var<storage, read_write> values: array<f32>;
 @group(0) @binding(4) var<storage, read_write> states: array<f32>;
 
-// Channel `col` of the input `back` rows before the row that is `done` rows behind the first of its
-// sequence in the batch, which go on from the state `before`; zero before the sequence's beginning.
+// Channel `col` of the input `back` rows before a row. The row is `done` rows after its sequence's first row
+// in the batch, and the sequence continues from state `before`. Zero before the sequence's start.
 fn input(row: u32, done: u32, back: u32, before: u32, col: u32) -> f32 {
     if back <= done {
         return values[params.x.x + (row - back) * params.x.y + col];
@@ -67,7 +66,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
     if after != NONE {
         let kept = params.n_taps - 1u;
         for (var i = 0u; i < kept; i++) {
-            // It begins with the row that the next one looks back to.
+            // The state begins with the oldest row that the next row needs.
             states[(after * kept + i) * params.width + col] =
                 input(row, done, kept - 1u - i, before, col);
         }

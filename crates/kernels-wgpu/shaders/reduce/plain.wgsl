@@ -18,7 +18,7 @@ fn workgroup_sum(x: f32, inv: Invocation) -> f32 {
     }
     workgroupBarrier();
     let sum = reduce_partial[0];
-    // Nobody writes the next reduction before everybody has read this one.
+    // All invocations must have read the result before the next reduction writes.
     workgroupBarrier();
     return sum;
 }

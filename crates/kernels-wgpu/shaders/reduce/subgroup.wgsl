@@ -1,5 +1,4 @@
-// Sums and maxima over a workgroup: within subgroups first, whatever their size,
-// then over the subgroups in their order.
+// Sums and maxima over a workgroup: first within subgroups of any size, then over the subgroups in order.
 
 struct Invocation {
     @builtin(workgroup_id) group: vec3<u32>,
@@ -23,7 +22,7 @@ fn workgroup_sum(x: f32, inv: Invocation) -> f32 {
     for (var i = 1u; i < inv.num_subgroups; i++) {
         sum += reduce_partial[i];
     }
-    // Nobody writes the next reduction before everybody has read this one.
+    // All invocations must have read the result before the next reduction writes.
     workgroupBarrier();
     return sum;
 }

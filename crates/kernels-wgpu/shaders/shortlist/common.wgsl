@@ -1,5 +1,5 @@
-// Rows of logits that shortlists are made of, and what is wanted of each, as words of `wants`.
-// Logits are read as bits, so that no device changes one on its way.
+// Rows of logits, and the request for each row's shortlist, as words of `wants`. Logits are read as bits, so
+// that no device changes them.
 
 struct Params {
     n_logits: u32, // of a row
@@ -19,7 +19,7 @@ const NONE: u32 = 0xffffffffu;
 const UNUSABLE: u32 = 0xffffffffu;
 const MINUS_INFINITY: u32 = 0xff800000u;
 
-// What is wanted of a row.
+// The request for a row.
 struct Wanted {
     row: u32,
     n_best: u32,
@@ -51,8 +51,8 @@ fn wanted(idx: u32) -> Wanted {
     );
 }
 
-// Keys of logits are in the order of the logits, minus zero below zero. Tokens that may not come,
-// and those of minus infinity, have 0.
+// Keys compare like logits, with minus zero below zero. Tokens that are not permitted or whose logit is minus
+// infinity have key 0.
 fn key(want: Wanted, id: u32) -> u32 {
     if id >= want.n_tokens {
         return 0u;

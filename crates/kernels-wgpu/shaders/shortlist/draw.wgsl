@@ -1,4 +1,5 @@
-// The shares of a row together, and the tokens at places among them, in the order of the tokens.
+// Sums the shares of a row, and finds the tokens at the requested points of their cumulative sum, in order of
+// ids.
 
 var<workgroup> largest: array<u32, 256>;
 var<workgroup> scan: array<vec2<u32>, 256>; // sums up to a lane's blocks
@@ -47,7 +48,7 @@ fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index
     let by = shares_beside(bits_of(largest[0]), want);
     for (var i = 0u; i < want.n_draws; i++) {
         let place = wants[want.draws + i];
-        // The place times the total, in units of 2^-32.
+        // The point times the total, in units of 2^-32.
         let goal = plus(times(total.y, place), vec2(times(total.x, place).y, 0u));
         if is_above(before, goal) || !is_above(upto, goal) {
             continue;

@@ -1,5 +1,5 @@
-// Writes the logits of the listed tokens to the list and minus infinity to their places, so that they
-// are not among the best. No token is listed twice.
+// Copies the logits of the listed tokens to the list, and replaces them by minus infinity in the row, so that
+// they are not among the best. No token is listed twice.
 
 @compute @workgroup_size(256)
 fn main(@builtin(workgroup_id) group: vec3<u32>, @builtin(local_invocation_index) lane: u32) {

@@ -1,4 +1,4 @@
-// The largest key of every block of 64 logits; four blocks to a workgroup.
+// The largest key of each block of 64 logits, four blocks per workgroup.
 
 var<workgroup> partial: array<u32, 256>;
 

@@ -1,6 +1,6 @@
-// The best tokens of a row, in no order: first the blocks that can have one, as many as tokens are
-// wanted, then the tokens of these. Both are found by a radix selection over the key and, among equals,
-// the index, of which the lower one is better: each pass fixes eight bits of the least that is taken.
+// Selects the best tokens of a row, unordered: first the blocks that may contain one, as many as tokens are
+// requested, then the tokens in these blocks. Both use a radix selection by key, and among equal keys by lower
+// index: each pass fixes eight bits of the least selected item.
 
 const PASSES: u32 = 7u; // four of the key, three of the index
 const LAST_INDEX: u32 = 0xffffffu;
@@ -12,8 +12,8 @@ var<workgroup> chosen: array<u32, MAX_BEST>; // blocks
 var<workgroup> n_chosen: atomic<u32>;
 var<workgroup> n_found: atomic<u32>;
 var<workgroup> is_unusable: atomic<u32>;
-// The least that is taken, how many of those that begin like it are, and whether there are no more
-// than are wanted.
+// The fixed bits of the least selected item, the number of items with these bits to select, and whether
+// there are at most as many items as requested.
 var<workgroup> least_key: u32;
 var<workgroup> least_order: u32;
 var<workgroup> n_left: u32;
@@ -31,7 +31,7 @@ fn begin(n: u32, lane: u32) {
     workgroupBarrier();
 }
 
-// Counts an item if it begins like the least that is taken.
+// Counts an item if it has the fixed bits of the least selected item.
 fn count(item: u32, order: u32, pass_idx: u32) {
     if item == 0u {
         return;

@@ -1,6 +1,6 @@
-// Shares of logits beside the largest of them, 2^39 e^((logit - max) * scale), as integers of 64 bits: the
-// low word, then the high one. Every operation is one of integers, so all devices have the same shares,
-// which are those of the host, and sums have no order.
+// Shares of logits relative to the largest one, 2^39 e^((logit - max) * scale), as 64-bit integers: the low
+// word, then the high word. All operations are on integers, so shares are the same on all devices and on the
+// host, and sums do not depend on their order.
 
 @group(0) @binding(5) var<storage, read_write> sums: array<vec2<u32>>; // [n_rows, n_blocks]
 
@@ -38,7 +38,7 @@ fn is_above(a: vec2<u32>, b: vec2<u32>) -> bool {
     return a.y > b.y || (a.y == b.y && a.x > b.x);
 }
 
-// A logit in units of 2^exponent, cut off towards zero; the least integer for what is below it.
+// A logit in units of 2^exponent, truncated towards zero; the least integer if it is below that.
 fn in_units(bits: u32, exponent: i32) -> u32 {
     let of_bits = i32((bits >> 23u) & 255u);
     let shift = of_bits - 150 - exponent;
@@ -90,12 +90,12 @@ fn share(by: Shares, bits: u32) -> vec2<u32> {
     return vec2(high >> min(whole - 32u, 31u), 0u);
 }
 
-// The bits of the logit that a key is of.
+// The bits of the logit with this key.
 fn bits_of(item: u32) -> u32 {
     return select(~item, item & 0x7fffffffu, (item >> 31u) == 1u);
 }
 
-// The share of a token by its key; zero for what may not come.
+// The share of a token by its key; zero if it is not permitted.
 fn share_of_key(by: Shares, item: u32) -> vec2<u32> {
     if item == 0u || item == UNUSABLE {
         return vec2(0u);

@@ -1,5 +1,5 @@
-// The sums of the shares of blocks of 64 logits, 64 blocks to a workgroup. Each finds the largest logit of
-// the row for itself.
+// Sums the shares of blocks of 64 logits, 64 blocks per workgroup. Each workgroup finds the largest logit of
+// the row itself.
 
 var<workgroup> largest: array<u32, 256>;
 var<workgroup> partial: array<vec2<u32>, 256>;

@@ -1,24 +1,24 @@
-//! The adapters of this machine: what there is, before one is opened.
+//! The adapters of this machine, before one is opened.
 
 use std::sync::OnceLock;
 
 /// The kind of an adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AdapterKind {
-    /// A card with its own memory.
+    /// A GPU with its own memory.
     Discrete,
-    /// A GPU that shares the processor's memory.
+    /// A GPU that shares main memory.
     Integrated,
     /// A GPU of a virtual machine.
     Virtual,
-    /// A driver that runs on the processor, such as Mesa's lavapipe.
+    /// A driver that computes on the CPU, such as Mesa's lavapipe.
     Software,
-    /// The driver does not say.
+    /// Not reported by the driver.
     Other,
 }
 
 impl AdapterKind {
-    /// The kind as a word.
+    /// The kind's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Discrete => "discrete",
@@ -29,8 +29,8 @@ impl AdapterKind {
         }
     }
 
-    /// Whether it is known to be a GPU in hardware, be it a share of one. What the
-    /// driver does not tell counts as none.
+    /// Whether the adapter is known to be a hardware GPU or a share of one; false if the driver does not
+    /// report the kind.
     pub fn is_hardware(self) -> bool {
         matches!(self, Self::Discrete | Self::Integrated | Self::Virtual)
     }
@@ -43,16 +43,16 @@ pub struct Adapter {
     index: usize,
 }
 
-/// Percent of the memory that a driver offers up to which buffers are made.
+/// Maximum percentage of the driver's memory budget that buffers may take.
 const MEMORY_PERCENT: u8 = 95;
 
-/// The one instance of the process: making another loads every driver again.
+/// The process's only instance; creating another would load every driver again.
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
         wgpu::Instance::new(wgpu::InstanceDescriptor {
             backends: wgpu::Backends::PRIMARY,
-            // Some drivers move what does not fit to main memory, without a word.
+            // Some drivers silently move buffers that do not fit to main memory.
             memory_budget_thresholds: wgpu::MemoryBudgetThresholds {
                 for_resource_creation: Some(MEMORY_PERCENT),
                 for_device_loss: None,
@@ -63,9 +63,8 @@ fn instance() -> &'static wgpu::Instance {
 }
 
 impl Adapter {
-    /// Every adapter: discrete ones first, software last, otherwise in the order
-    /// of the drivers. An adapter's place in this list is its index. Empty
-    /// without a driver.
+    /// All adapters: discrete ones first, software last, otherwise in the drivers' order. An adapter's index is
+    /// its place in this list. Empty if there is no driver.
     pub fn all() -> Vec<Self> {
         let found = pollster::block_on(instance().enumerate_adapters(wgpu::Backends::PRIMARY));
         let mut adapters: Vec<Self> = found.into_iter().map(|raw| Self { raw, index: 0 }).collect();
@@ -80,17 +79,17 @@ impl Adapter {
         adapters
     }
 
-    /// Its place in [`Self::all`].
+    /// The adapter's place in [`Self::all`].
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The name that its driver gives it.
+    /// The adapter's name, as its driver reports it.
     pub fn name(&self) -> String {
         self.raw.get_info().name
     }
 
-    /// Its kind.
+    /// The adapter's kind.
     pub fn kind(&self) -> AdapterKind {
         match self.raw.get_info().device_type {
             wgpu::DeviceType::DiscreteGpu => AdapterKind::Discrete,
@@ -101,7 +100,7 @@ impl Adapter {
         }
     }
 
-    /// The interface it is reached by: `vulkan`, `metal` or `dx12`.
+    /// The API of its driver: `vulkan`, `metal` or `dx12`.
     pub fn api(&self) -> &'static str {
         self.raw.get_info().backend.to_str()
     }
@@ -112,16 +111,13 @@ impl Adapter {
         format!("{} {}", info.driver, info.driver_info).trim().to_owned()
     }
 
-    /// Bytes of its own memory: of its largest heap that is local to the device,
-    /// which for integrated and software ones is what the driver takes of the
-    /// machine's memory. `None` where the interface does not tell, which is any but
-    /// Vulkan.
+    /// Bytes of the adapter's memory: its largest device-local heap, which for integrated and software adapters
+    /// is a part of main memory. `None` with other APIs than Vulkan, which do not report it.
     pub fn memory(&self) -> Option<u64> {
         vulkan_memory(&self.raw)
     }
 
-    /// What it is able to do beyond what all can, for a listing, such as
-    /// `subgroups 32..64`, `f16`, `timestamps`.
+    /// The adapter's optional features, for a listing, such as `subgroups 32..64`, `f16`, `timestamps`.
     pub fn features(&self) -> Vec<String> {
         let (info, limits, features) =
             (self.raw.get_info(), self.raw.limits(), self.raw.features());
@@ -134,7 +130,7 @@ impl Adapter {
             [("f16", wgpu::Features::SHADER_F16), ("timestamps", wgpu::Features::TIMESTAMP_QUERY)];
         let had = named.into_iter().filter(|(_, feature)| features.contains(*feature));
         list.extend(had.map(|(name, _)| name.to_owned()));
-        // The language has them everywhere; see `GpuOptions::packed_dot`.
+        // WGSL has them on every device; see `GpuOptions::packed_dot`.
         list.push("packed dot".to_owned());
         list.push(format!("bindings of {} MiB", limits.max_storage_buffer_binding_size >> 20));
         list
@@ -145,7 +141,7 @@ impl Adapter {
     }
 }
 
-/// The largest heap of device memory of an adapter that Vulkan drives.
+/// The largest device-local heap of a Vulkan adapter.
 #[cfg(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd"))]
 fn vulkan_memory(adapter: &wgpu::Adapter) -> Option<u64> {
     /// `VK_MEMORY_HEAP_DEVICE_LOCAL_BIT`.
@@ -162,7 +158,7 @@ fn vulkan_memory(adapter: &wgpu::Adapter) -> Option<u64> {
     heaps.filter(|heap| heap.flags.as_raw() & DEVICE_LOCAL != 0).map(|heap| heap.size).max()
 }
 
-/// Elsewhere nothing tells.
+/// Other APIs do not report the heaps.
 #[cfg(not(any(windows, target_os = "linux", target_os = "android", target_os = "freebsd")))]
 fn vulkan_memory(_adapter: &wgpu::Adapter) -> Option<u64> {
     None

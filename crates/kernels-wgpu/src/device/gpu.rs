@@ -1,9 +1,7 @@
-//! An opened device: its abilities, its buffers, its pipelines, and what became
-//! of it.
+//! An opened device: its capabilities, buffers, pipelines and errors.
 //!
-//! Errors of the API arrive by callback. They are kept here and returned by the
-//! call that caused them; none panics. Once the device is lost, every call that can
-//! fail says so.
+//! The API reports errors by callbacks. They are kept here and returned by the call that caused them; none
+//! panics. Once the device is lost, every fallible call returns that error.
 
 use crate::Error;
 use crate::device::Adapter;
@@ -13,23 +11,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-/// Bytes that are copied to the device by the API's own means, which find room in
-/// memory that it holds already.
+/// Writes of up to this many bytes use the API's own staging memory, which is allocated already.
 const SMALL_WRITE: usize = 64 << 10;
 
-/// Bytes that are copied to the device at once.
+/// Maximum bytes of one copy to the device.
 const LARGE_WRITE: usize = 16 << 20;
 
-/// The maximum number of bytes of a binding: a multiple of 4 that fits 32 bits.
+/// Maximum bytes of a binding: a multiple of 4 that fits 32 bits.
 const MAX_BINDING_BYTES: u64 = u32::MAX as u64 & !3;
 
-/// How long the answer of a mapping may take once the device has nothing left to do.
+/// Timeout of a mapping's callback once the device is idle.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
 
-/// Bytes of the constants of a kernel, whose offsets are aligned to this many.
+/// Bytes of a kernel's constants, and the alignment of their offsets.
 pub(crate) const CONSTANTS_BYTES: u64 = 256;
 
-/// What kernels may use, where the adapter has it, and how much memory.
+/// The optional features that kernels may use if the adapter has them, and a memory limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GpuOptions {
     /// Reductions by subgroup operations.
@@ -38,7 +35,7 @@ pub struct GpuOptions {
     pub f16: bool,
     /// Dot products of four packed 8-bit integers.
     pub packed_dot: bool,
-    /// Bytes that all buffers together may have; what the driver gives if `None`.
+    /// Maximum bytes of all buffers together; `None` for as much as the driver allocates.
     pub max_bytes: Option<u64>,
 }
 
@@ -49,35 +46,35 @@ impl Default for GpuOptions {
 }
 
 impl GpuOptions {
-    /// Nothing that an adapter may lack.
+    /// No optional features.
     pub const PLAIN: Self =
         Self { subgroups: false, f16: false, packed_dot: false, max_bytes: None };
 }
 
-/// What a device is able to do, as far as kernels care.
+/// The capabilities of a device that kernels use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Caps {
-    /// Subgroup operations are used.
+    /// Whether kernels use subgroup operations.
     pub subgroups: bool,
-    /// Half-precision values in shaders are used.
+    /// Whether kernels use half-precision values.
     pub f16: bool,
-    /// Packed 8-bit dot products are used.
+    /// Whether kernels use packed 8-bit dot products.
     pub packed_dot: bool,
-    /// The smallest and the largest subgroup.
+    /// The smallest and the largest subgroup size.
     pub subgroup_sizes: (u32, u32),
-    /// Time can be taken on the device.
+    /// Whether the device has timestamps.
     pub timestamps: bool,
-    /// Bytes of a storage buffer that a kernel can see.
+    /// Maximum bytes of a storage buffer's binding.
     pub max_binding_bytes: u64,
-    /// Bytes of a buffer.
+    /// Maximum bytes of a buffer.
     pub max_buffer_bytes: u64,
-    /// Workgroups in each dimension of a dispatch.
+    /// Maximum number of workgroups in each dimension of a dispatch.
     pub max_workgroups: u32,
-    /// Bytes of memory that a workgroup shares.
+    /// Maximum bytes of workgroup memory.
     pub max_workgroup_bytes: u32,
 }
 
-/// What went wrong since it was last asked, and whether the device is gone.
+/// The first error since the last check, and the reason if the device was lost.
 #[derive(Debug, Default)]
 struct Faults {
     error: Option<Fault>,
@@ -99,14 +96,14 @@ impl From<wgpu::Error> for Fault {
     }
 }
 
-/// The bytes of all buffers, and how many there may be.
+/// The bytes of all buffers, and their limit.
 #[derive(Debug)]
 struct Memory {
     allocated: AtomicU64,
     max_bytes: u64,
 }
 
-/// Bytes of a buffer; they count as long as this lives.
+/// The accounting of a buffer's bytes; dropping it releases them.
 #[derive(Debug)]
 struct Charge {
     n_bytes: u64,
@@ -114,7 +111,7 @@ struct Charge {
 }
 
 impl Charge {
-    /// Counts `n_bytes`, unless that is more than there may be.
+    /// Counts `n_bytes`; `None` if that exceeds the limit.
     fn new(memory: &Arc<Memory>, n_bytes: u64) -> Option<Self> {
         let add = |allocated: u64| {
             allocated.checked_add(n_bytes).filter(|&total| total <= memory.max_bytes)
@@ -134,7 +131,7 @@ fn lock(faults: &Mutex<Faults>) -> std::sync::MutexGuard<'_, Faults> {
     faults.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// An opened device. Clones are handles on the same one.
+/// An opened device. Clones are handles to the same device.
 #[derive(Debug, Clone)]
 pub struct Gpu {
     inner: Arc<Inner>,
@@ -148,15 +145,14 @@ struct Inner {
     queue: wgpu::Queue,
     faults: Arc<Mutex<Faults>>,
     memory: Arc<Memory>,
-    /// Bytes of the adapter's memory, where that is known.
+    /// Bytes of the adapter's memory, if known.
     adapter_bytes: Option<u64>,
     pipelines: Pipelines,
-    /// Keeps a block of memory for small copies, which then find room in it when the
-    /// device has none left.
+    /// Reserves memory for small copies, so that they succeed when the device has no memory left.
     _reserve: wgpu::Buffer,
 }
 
-/// Memory on the device. Clones are handles on the same memory.
+/// Device memory. Clones are handles to the same memory.
 #[derive(Debug, Clone)]
 pub struct Buffer {
     pub(crate) raw: wgpu::Buffer,
@@ -164,17 +160,17 @@ pub struct Buffer {
 }
 
 impl Buffer {
-    /// Its bytes.
+    /// The buffer's size in bytes.
     pub fn n_bytes(&self) -> u64 {
         self.raw.size()
     }
 }
 
 impl Gpu {
-    /// Opens the adapter of index `index` in [`Adapter::all`].
+    /// Opens adapter `index` of [`Adapter::all`].
     ///
     /// # Errors
-    /// If there is no such adapter, or its driver gives no device.
+    /// If there is no such adapter, or its driver fails.
     pub fn open(index: usize, options: GpuOptions) -> Result<Self, Error> {
         let adapters = Adapter::all();
         let n = adapters.len();
@@ -185,7 +181,7 @@ impl Gpu {
     /// Opens `adapter`.
     ///
     /// # Errors
-    /// If its driver gives no device.
+    /// If its driver fails.
     pub fn with_adapter(adapter: &Adapter, options: GpuOptions) -> Result<Self, Error> {
         let raw = adapter.raw();
         let (info, limits) = (raw.get_info(), raw.limits());
@@ -211,12 +207,11 @@ impl Gpu {
         let caps = Caps {
             subgroups: features.contains(wgpu::Features::SUBGROUP),
             f16: features.contains(wgpu::Features::SHADER_F16),
-            // The language has them everywhere; drivers without the instruction
-            // get it spelled out.
+            // WGSL has them on every device; for drivers without the instruction it is emulated.
             packed_dot: options.packed_dot,
             subgroup_sizes: (info.subgroup_min_size, info.subgroup_max_size),
             timestamps: features.contains(wgpu::Features::TIMESTAMP_QUERY),
-            // Some drivers count a binding's bytes in 32 bits, whatever their limits say.
+            // Some drivers count a binding's bytes in 32 bits, whatever limit they report.
             max_binding_bytes: limits.max_storage_buffer_binding_size.min(MAX_BINDING_BYTES),
             max_buffer_bytes: limits.max_buffer_size,
             max_workgroups: limits.max_compute_workgroups_per_dimension,
@@ -225,7 +220,7 @@ impl Gpu {
         let faults = Arc::new(Mutex::new(Faults::default()));
         let seen = faults.clone();
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            // The first is the cause; later ones follow from it.
+            // The first error is the cause of later ones.
             lock(&seen).error.get_or_insert(Fault::from(error));
         }));
         let seen = faults.clone();
@@ -263,15 +258,15 @@ impl Gpu {
         &self.inner.name
     }
 
-    /// Bytes of memory that the adapter has, where that is known.
+    /// Bytes of the adapter's memory, if known.
     pub fn memory(&self) -> Option<u64> {
         self.inner.adapter_bytes
     }
 
-    /// Whether a kernel can see a buffer of this many bytes, before it is made; `what` names it in errors.
+    /// Checks whether a buffer of this many bytes could be bound, before it is created. Errors name it `what`.
     ///
     /// # Errors
-    /// If it cannot.
+    /// If it is too large.
     pub(crate) fn check_binding(&self, what: &str, needed: u64) -> Result<(), Error> {
         let caps = self.caps();
         let available = caps.max_binding_bytes.min(caps.max_buffer_bytes);
@@ -282,12 +277,12 @@ impl Gpu {
         Ok(())
     }
 
-    /// What it is able to do.
+    /// The device's capabilities.
     pub fn caps(&self) -> &Caps {
         &self.inner.caps
     }
 
-    /// Bytes of all buffers that live: those that the caller or a kernel holds.
+    /// Bytes of all live buffers, including those that only kernels hold.
     pub fn allocated_bytes(&self) -> u64 {
         self.inner.memory.allocated.load(Ordering::Relaxed)
     }
@@ -304,14 +299,14 @@ impl Gpu {
         &self.inner.pipelines
     }
 
-    /// Destroys the device; for all its users it is then lost.
+    /// Destroys the device. It is then lost for all its users.
     pub fn destroy(&self) {
-        // The API tells of it only when it is next polled.
+        // The API reports it only when it is polled next.
         lock(&self.inner.faults).lost.get_or_insert_with(|| "it was given back".to_owned());
         self.inner.device.destroy();
     }
 
-    /// Whether it can still be used.
+    /// Checks whether the device is usable.
     ///
     /// # Errors
     /// If the device was lost.
@@ -322,10 +317,10 @@ impl Gpu {
         }
     }
 
-    /// Whatever went wrong since the last check, while `what` was done.
+    /// Returns the first error since the last check, as one of the operation `what`.
     ///
     /// # Errors
-    /// If something did.
+    /// That error.
     pub(crate) fn check(&self, what: &str, n_bytes: u64) -> Result<(), Error> {
         let mut faults = lock(&self.inner.faults);
         if let Some(reason) = &faults.lost {
@@ -338,7 +333,7 @@ impl Gpu {
         }
     }
 
-    /// Memory of any use; its bytes are rounded up to a multiple of 4.
+    /// Creates a buffer with any usage. Its size is rounded up to a multiple of 4.
     ///
     /// # Errors
     /// As [`Self::buffer`].
@@ -358,7 +353,7 @@ impl Gpu {
                 usage.contains(wgpu::BufferUsages::STORAGE),
             ),
         ];
-        // Where rounding up overflows, every limit is exceeded.
+        // If rounding up overflows, the size exceeds every limit.
         let size = n_bytes.max(4).checked_next_multiple_of(4).unwrap_or(u64::MAX);
         for (limit, available, applies) in limits {
             if applies && size > available {
@@ -378,17 +373,17 @@ impl Gpu {
             self.check(what, size).map(|()| raw)
         };
         let raw = match make() {
-            // Buffers without handles are freed when the device is idle.
+            // Dropped buffers are freed when the device is idle.
             Err(Error::OutOfMemory { .. }) => self.wait().and_then(|()| make())?,
             other => other?,
         };
         Ok(Buffer { raw, _charge: Arc::new(charge) })
     }
 
-    /// Zeroed memory that kernels read and write.
+    /// Creates a zeroed buffer that kernels read and write.
     ///
     /// # Errors
-    /// If it is larger than the device allows, or there is no memory left.
+    /// If it is larger than the device allows, or memory runs out.
     pub fn buffer(&self, what: &str, n_bytes: u64) -> Result<Buffer, Error> {
         let usage = wgpu::BufferUsages::STORAGE
             | wgpu::BufferUsages::COPY_SRC
@@ -396,7 +391,7 @@ impl Gpu {
         self.raw_buffer(what, n_bytes, usage)
     }
 
-    /// Memory that results are copied to, to be read by [`Self::read`].
+    /// Creates a buffer for results that are copied to it and read by [`Self::read`].
     ///
     /// # Errors
     /// As [`Self::buffer`].
@@ -405,7 +400,7 @@ impl Gpu {
         self.raw_buffer(what, n_bytes, usage)
     }
 
-    /// The constants of a kernel, in [`CONSTANTS_BYTES`].
+    /// Creates a buffer of [`CONSTANTS_BYTES`] with a kernel's constants.
     pub(crate) fn constants(&self, what: &str, bytes: &[u8]) -> Result<Buffer, Error> {
         let usage = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
         let buffer = self.raw_buffer(what, CONSTANTS_BYTES, usage)?;
@@ -413,12 +408,11 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Copies `bytes` into `buffer` from byte `offset` on, before anything that
-    /// is submitted later. Both numbers are multiples of 4.
+    /// Copies `bytes` to `buffer` from byte `offset` on, before anything that is submitted later. Offset and
+    /// length must be multiples of 4.
     ///
     /// # Errors
-    /// If the copy does not fit the buffer, memory for it runs out or the device was
-    /// lost.
+    /// If the copy does not fit the buffer, memory for it runs out, or the device was lost.
     pub fn write(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         if bytes.len() <= SMALL_WRITE {
             self.alive()?;
@@ -428,7 +422,7 @@ impl Gpu {
         let mut to = offset;
         for part in bytes.chunks(LARGE_WRITE) {
             match self.write_staged(buffer, to, part) {
-                // What earlier copies took is free when they are done.
+                // The staging memory of earlier copies is freed when they are done.
                 Err(Error::OutOfMemory { .. }) => {
                     self.wait()?;
                     self.write_staged(buffer, to, part)?;
@@ -440,8 +434,8 @@ impl Gpu {
         Ok(())
     }
 
-    /// Copies `bytes` by a buffer that is made for it: the memory that the API takes
-    /// for a copy by itself costs the device when it is refused.
+    /// Copies `bytes` by a staging buffer of its own, because the device is lost if the API's own allocation
+    /// of staging memory fails.
     fn write_staged(&self, buffer: &Buffer, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         self.alive()?;
         let (what, size) = ("a copy to the GPU", bytes.len() as u64);
@@ -468,13 +462,13 @@ impl Gpu {
         self.check(what, size)
     }
 
-    /// Waits until everything that was submitted is done.
+    /// Waits until all submitted work is done.
     ///
     /// # Errors
     /// If the device was lost or refused something.
     pub fn wait(&self) -> Result<(), Error> {
         self.alive()?;
-        // The API panics where it finds out about the loss of a device by waiting.
+        // The API panics if it detects the loss of a device while waiting.
         let wait = || self.device().poll(wgpu::PollType::wait_indefinitely());
         let waited = catch_unwind(AssertUnwindSafe(wait));
         self.check("a submission", 0)?;
@@ -493,11 +487,10 @@ impl Gpu {
         }
     }
 
-    /// Waits, then copies the elements that `buffer`, a readback buffer, begins with
-    /// to `out`, as many as it has.
+    /// Waits, then copies the first `out.len()` elements of a readback buffer to `out`.
     ///
     /// # Errors
-    /// If the buffer has fewer, or the device was lost or refused something.
+    /// If the buffer has fewer elements, or the device was lost or refused something.
     pub fn read<T: bytemuck::Pod>(&self, buffer: &Buffer, out: &mut [T]) -> Result<(), Error> {
         let n_bytes = size_of_val(out);
         if n_bytes == 0 {
@@ -505,7 +498,7 @@ impl Gpu {
         }
         self.alive()?;
         let refused = |reason: String| Error::Refused { what: "a read".to_owned(), reason };
-        // Mappings are of whole words.
+        // Mapped ranges are whole words.
         let n_mapped = (n_bytes as u64).next_multiple_of(4);
         if n_mapped > buffer.n_bytes() {
             let reason = format!("{n_bytes} bytes of a buffer of {}", buffer.n_bytes());
@@ -514,11 +507,11 @@ impl Gpu {
         let (answer, mapped) = mpsc::channel();
         let slice = buffer.raw.slice(..n_mapped);
         slice.map_async(wgpu::MapMode::Read, move |mapping| {
-            // Nobody waits for it if the device was lost.
+            // The receiver is gone if the device was lost.
             let _ = answer.send(mapping);
         });
         let read = self.wait().and_then(|()| {
-            // Another thread that waits for the device may have taken the answer and be about to give it.
+            // Another thread that polls the device may be about to run the callback.
             match mapped.recv_timeout(ANSWER_WITHIN) {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(refused(error.to_string())),
@@ -531,7 +524,7 @@ impl Gpu {
         });
         buffer.raw.unmap();
         if read.is_err() {
-            // What was not mapped cannot be unmapped; that is no news.
+            // Unmapping a buffer that was not mapped is an error, which is not reported.
             lock(&self.inner.faults).error = None;
         }
         read

@@ -1,4 +1,4 @@
-//! The adapters of this machine, and an opened device: its abilities, its buffers and its faults.
+//! The adapters of this machine, and opened devices with their capabilities, buffers and errors.
 
 mod adapter;
 pub(crate) mod gpu;

@@ -1,5 +1,4 @@
-//! Kernels: a shader with its constants, bound to its buffers, ready to be
-//! recorded.
+//! Kernels: shaders with constants, bound to buffers.
 
 use crate::device::gpu::CONSTANTS_BYTES;
 use crate::device::pipelines::Pipeline;
@@ -8,14 +7,14 @@ use crate::{Buffer, Error, Gpu};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
-/// How many workgroups a kernel runs on.
+/// The workgroups of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grid {
-    /// Workgroups along the columns of the result.
+    /// Number of workgroups along the columns of the result.
     pub x: u32,
-    /// Rows of a workgroup; there are as many workgroups as the rows need.
+    /// Rows per workgroup.
     pub rows: u32,
-    /// Workgroups in the third dimension.
+    /// Number of workgroups in the third dimension.
     pub z: u32,
 }
 
@@ -26,22 +25,22 @@ impl Grid {
     }
 }
 
-/// A kernel that is bound to its buffers.
+/// A kernel bound to its buffers.
 #[derive(Debug, Clone)]
 pub struct Kernel {
     pub(crate) pipeline: Arc<Pipeline>,
     pub(crate) bind_group: wgpu::BindGroup,
     pub(crate) grid: Grid,
-    /// What the bind group keeps alive, which therefore counts as allocated.
+    /// The buffers of the bind group, which keeps them allocated.
     _buffers: Arc<[Buffer]>,
 }
 
 impl Kernel {
-    /// Bytes that a bound kernel takes on the device, beside its pipeline and the buffers
-    /// that it is bound to: its constants, with their alignment.
+    /// Bytes of device memory per bound kernel, besides its pipeline and buffers: its constants with their
+    /// alignment.
     pub const N_BYTES: u64 = CONSTANTS_BYTES;
 
-    /// The name of its shader.
+    /// The shader's name.
     pub fn name(&self) -> &str {
         &self.pipeline.name
     }
@@ -80,7 +79,7 @@ impl Gpu {
             label: name,
             source: wgpu::ShaderSource::Wgsl(shader.source().into()),
         };
-        // Every loop would count its turns in 64 bits otherwise.
+        // Otherwise every loop would get a 64-bit iteration counter.
         let checks = wgpu::ShaderRuntimeChecks {
             force_loop_bounding: false,
             ..wgpu::ShaderRuntimeChecks::checked()
@@ -104,7 +103,7 @@ impl Gpu {
             entry_point: Some("main"),
             compilation_options: wgpu::PipelineCompilationOptions {
                 constants: &shader.constants,
-                // Kernels write what they share before they read it.
+                // Kernels write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
             cache: None,

@@ -1,5 +1,4 @@
-//! From a shader to work on the device: kernels bound to their buffers, which rows they work on,
-//! command buffers, and the time that each run takes.
+//! Shaders, kernels bound to buffers, the rows that they work on, command buffers, and timing.
 
 mod kernel;
 mod recorder;

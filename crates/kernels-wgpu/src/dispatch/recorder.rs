@@ -1,4 +1,4 @@
-//! Recording: kernels and copies in order, submitted as one command buffer.
+//! Recording of kernels and copies, which are submitted as one command buffer.
 
 use crate::dispatch::{Kernel, Timer};
 use crate::{Buffer, Error, Gpu};
@@ -12,21 +12,21 @@ pub struct Recorder<'a> {
     encoder: wgpu::CommandEncoder,
     pass: Option<wgpu::ComputePass<'static>>,
     timer: Option<&'a mut Timer>,
-    /// Runs so far that are timed.
+    /// Number of timed runs so far.
     n_timed: usize,
-    /// The first thing that cannot be recorded.
+    /// The first error while recording.
     refused: Option<Error>,
 }
 
 impl Gpu {
-    /// An empty command buffer.
+    /// Begins a command buffer.
     pub fn record(&self) -> Recorder<'_> {
         self.recorder(None)
     }
 
-    /// An empty command buffer whose runs are timed, each by itself: a pass of its
-    /// own begins and ends with a timestamp. That costs some time between runs.
-    /// After [`Recorder::submit`], [`Timer::read`] gives the times.
+    /// Begins a command buffer whose runs are timed one by one: each run is a pass of its own with a timestamp
+    /// at both ends, which takes some time between runs. After [`Recorder::submit`], [`Timer::read`] returns
+    /// the times.
     pub fn record_timed<'a>(&'a self, timer: &'a mut Timer) -> Recorder<'a> {
         self.recorder(Some(timer))
     }
@@ -39,7 +39,7 @@ impl Gpu {
 }
 
 impl Recorder<'_> {
-    /// Runs `kernel` on `n_rows` rows; nothing when there are none.
+    /// Runs `kernel` on `n_rows` rows; does nothing if there are none.
     pub fn run(&mut self, kernel: &Kernel, n_rows: u32) {
         if n_rows == 0 {
             return;
@@ -70,18 +70,17 @@ impl Recorder<'_> {
         pass.dispatch_workgroups(x, y, z);
     }
 
-    /// Copies `n_bytes` between buffers; all numbers are multiples of 4.
+    /// Copies `n_bytes` between buffers. Offsets and length must be multiples of 4.
     pub fn copy(&mut self, from: (&Buffer, u64), to: (&Buffer, u64), n_bytes: u64) {
         self.pass = None;
         self.encoder.copy_buffer_to_buffer(&from.0.raw, from.1, &to.0.raw, to.1, Some(n_bytes));
     }
 
-    /// Hands everything to the device, which runs it after what was submitted
-    /// before.
+    /// Submits the command buffer. It runs after everything that was submitted before.
     ///
     /// # Errors
-    /// If the device was lost or refuses it, or a kernel was run on more rows than
-    /// the device allows; nothing is run then.
+    /// If the device was lost or refuses it, or a kernel was run on more rows than the device allows; then
+    /// nothing runs.
     pub fn submit(mut self) -> Result<(), Error> {
         self.pass = None;
         self.gpu.alive()?;

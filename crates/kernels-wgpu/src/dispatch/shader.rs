@@ -1,17 +1,16 @@
-//! Shaders: WGSL put together from parts.
+//! Shaders, assembled from WGSL parts.
 //!
-//! A variant of a kernel is another choice of parts that define the same names:
-//! reductions with or without subgroups, the decoder of a block type, the loads
-//! of a key-value type. There is no preprocessor.
+//! Variants of a kernel use different parts that define the same names: reductions with or without
+//! subgroups, the decoder of a block type, the loads of a key-value type. There is no preprocessor.
 
 use std::borrow::Cow;
 
 /// How a kernel uses a storage buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// It reads it.
+    /// Read only.
     Read,
-    /// It reads and writes it.
+    /// Read and write.
     ReadWrite,
 }
 

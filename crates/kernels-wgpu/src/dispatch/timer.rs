@@ -1,35 +1,33 @@
-//! Time on the device: how long each kernel of a recording ran, by timestamps that
-//! the device takes itself.
+//! The run time of each kernel of a recording, by timestamps of the device.
 
 use crate::{Buffer, Error, Gpu};
 use std::time::Duration;
 
-/// Runs that a query set holds, two timestamps each. WebGPU allows 4096 in a set,
-/// and the bytes of a set are a multiple of 256.
+/// Runs per query set, with two timestamps each. WebGPU allows 4096 timestamps in a set, and the bytes of a
+/// set must be a multiple of 256.
 const RUNS_PER_SET: usize = 256;
 
-/// Bytes of a timestamp.
+/// Bytes per timestamp.
 const TIMESTAMP_BYTES: u64 = 8;
 
 /// Timestamps around each run of a recording; see [`Gpu::record_timed`].
 ///
-/// It is made once and used for any number of recordings, one after the other.
+/// A timer is reusable for any number of recordings, one after the other.
 #[derive(Debug)]
 pub struct Timer {
     sets: Vec<wgpu::QuerySet>,
     resolved: Buffer,
     readback: Buffer,
-    /// Nanoseconds of a tick.
+    /// Nanoseconds per tick.
     period: f64,
-    /// Runs of the last recording that was submitted.
+    /// Number of runs of the last submitted recording.
     n_runs: usize,
 }
 
-/// Nanoseconds from one timestamp to another.
+/// The duration between two timestamps.
 ///
-/// How many bits of a timestamp count is not known here, so a pair that is out of
-/// order, because the counter began again at zero between the two or because the
-/// driver wrote none, has no length.
+/// The number of valid bits of a timestamp is unknown, so the duration is zero if the timestamps are out of
+/// order: the counter wrapped between them, or the driver did not write them.
 fn between([begin, end]: [u64; 2], period: f64) -> Duration {
     let nanoseconds = end.saturating_sub(begin) as f64 * period;
     Duration::from_nanos(nanoseconds as u64)
@@ -50,30 +48,30 @@ fn make_buffers(gpu: &Gpu, n_sets: usize) -> Result<(Buffer, Buffer), Error> {
     Ok((resolved, gpu.readback_buffer("the timestamps", n_bytes)?))
 }
 
-/// Query sets for this many runs.
+/// Number of query sets for this many runs.
 fn n_sets(n_runs: usize) -> usize {
     n_runs.max(1).div_ceil(RUNS_PER_SET)
 }
 
-/// Bytes of the timestamps of this many sets.
+/// Bytes of the timestamps of this many query sets.
 fn set_bytes(n_sets: usize) -> u64 {
     (2 * RUNS_PER_SET * n_sets) as u64 * TIMESTAMP_BYTES
 }
 
-/// Nanoseconds of a tick, if the device takes timestamps.
+/// Nanoseconds per tick; `None` if the device has no timestamps.
 fn period(gpu: &Gpu) -> Option<f64> {
     let period = f64::from(gpu.queue().get_timestamp_period());
     (gpu.caps().timestamps && period > 0.0).then_some(period)
 }
 
 impl Timer {
-    /// Bytes of the buffers of a timer with room for `capacity` runs.
+    /// Bytes of the buffers of a timer for `capacity` runs.
     pub fn bytes(gpu: &Gpu, capacity: usize) -> u64 {
         period(gpu).map_or(0, |_| 2 * set_bytes(n_sets(capacity)))
     }
 
-    /// A timer with room for `capacity` runs; it grows when a recording has more.
-    /// `None` if the device takes no timestamps.
+    /// A timer for `capacity` runs, which grows if a recording has more. `None` if the device has no
+    /// timestamps.
     ///
     /// # Errors
     /// If memory runs out or the device was lost.
@@ -86,7 +84,7 @@ impl Timer {
         Ok(Some(Self { sets, resolved, readback, period, n_runs: 0 }))
     }
 
-    /// A pass that is timed as run `i` of a recording.
+    /// Begins a pass that is timed as run `i` of a recording.
     pub(crate) fn pass(
         &mut self,
         gpu: &Gpu,
@@ -131,14 +129,13 @@ impl Timer {
         Ok(())
     }
 
-    /// The times of the next [`Self::read`] are those of `n_runs` runs.
+    /// Records that a recording of `n_runs` runs was submitted.
     pub(crate) fn submitted(&mut self, n_runs: usize) {
         self.n_runs = n_runs;
     }
 
-    /// Waits, then puts the time of each run of the last recording that was
-    /// submitted into `times`, in their order. A run without rows was none. Zero
-    /// where the device's counter began again during the run.
+    /// Waits for the last submitted recording, and replaces `times` by the durations of its runs, in order. Runs
+    /// without rows are omitted. A duration is zero if the device's counter wrapped during the run.
     ///
     /// # Errors
     /// If the device was lost or refused something.

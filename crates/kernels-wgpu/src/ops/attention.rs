@@ -1,10 +1,9 @@
-//! Attention over paged keys and values: of decode rows, one at a time and split
-//! over their context, and of prompt rows, in tiles.
+//! Attention over paged keys and values: decode rows one by one, with their contexts split, and prefill rows
+//! in tiles.
 //!
-//! The host plans the work of a step (items and tiles) in the words of `batch`.
-//! What a row gets depends on its position and its sequence alone: contexts are
-//! cut at absolute positions, so neither the other rows of a step, nor the chunks
-//! of a prompt, nor the pages that a sequence happens to have make a difference.
+//! The host plans the work of a step (items and tiles) in the words of `batch`. Contexts are cut at absolute
+//! positions, so a row's result depends on its position and sequence alone: not on the step's other rows, the
+//! chunks of the prompt, or the pages of the sequence.
 
 #[cfg(test)]
 mod tests;
@@ -15,99 +14,92 @@ use crate::storage::kv::{self, HEAD_DIMS, KvLayer, KvSpec, rounded_head_dim};
 use crate::{Buffer, Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Positions of a split: item `(row, split)` of a decode row has the positions
-/// `split * SPLIT ..` that the row sees.
+/// Positions per split: item `(row, split)` covers the visible positions among the `SPLIT` from
+/// `split * SPLIT` on.
 pub const SPLIT: u32 = 256;
 
-/// Rows that a tile of a prompt has at most.
+/// Maximum number of rows of a prefill tile.
 pub const TILE_ROWS: u32 = 32;
 
-/// What attention computes: `softmax(cap(scale * q k)) v` over the positions
-/// that a row sees.
+/// Parameters of attention, `softmax(cap(scale * q k)) v` over the positions that a row sees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AttentionSpec {
-    /// Query heads, a multiple of `n_kv_heads`.
+    /// Number of query heads, a multiple of `n_kv_heads`.
     pub n_heads: u32,
-    /// Heads of keys and values, each shared by `n_heads / n_kv_heads`
-    /// consecutive query heads.
+    /// Number of key-value heads, each shared by `n_heads / n_kv_heads` consecutive query heads.
     pub n_kv_heads: u32,
-    /// Columns of a head, at most 576.
+    /// Elements per head, at most 576.
     pub head_dim: u32,
     /// Factor of the scores.
     pub scale: f32,
-    /// Scores become `cap * tanh(score / cap)` (Gemma 2).
+    /// Soft cap of the scores: `cap * tanh(score / cap)` (Gemma 2).
     pub softcap: Option<f32>,
-    /// Positions up to its own that a row sees, which is included, at least 1; otherwise
-    /// all up to its own.
+    /// Number of positions that a row sees, its own included, at least 1; `None` for all up to its own.
     pub window: Option<u32>,
-    /// Whether windows lie side by side: a position sees only those of its own, up to itself.
+    /// Whether the window does not slide: positions are cut into chunks of `window`, and a position sees those of
+    /// its chunk up to itself.
     pub chunked: bool,
-    /// Where a logit per query head starts in `vectors`, which takes part in the
-    /// softmax and has no value (gpt-oss).
+    /// Index in `vectors` of the attention sinks: a logit per query head that counts in the softmax as the score
+    /// of a key without a value (gpt-oss).
     pub sinks: Option<u32>,
 }
 
-/// Where in `batch` the words of a step begin.
+/// Indices in `batch` of the words of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tables {
     /// `batch[positions_at + row]` is the position of a row.
     pub positions_at: u32,
     /// `batch[seq_of_row_at + row]` is the sequence of a row.
     pub seq_of_row_at: u32,
-    /// `batch[bases_at + seq]` is the base of a sequence: its positions
-    /// `p * page_len ..` lie in the page `batch[base + p]`, where the sum wraps.
-    /// Only pages that hold a visible position are looked up.
+    /// `batch[bases_at + seq]` is the base of a sequence: page `batch[base + p]` has its `page_len` positions from
+    /// `p * page_len` on, where `base + p` wraps. Only pages with a visible position are looked up.
     pub bases_at: u32,
-    /// `batch[reaches_at + row]` is one past the last position that a row of a prompt
-    /// sees; they rise within a sequence. None if rows see up to themselves, as
-    /// decode rows always do.
+    /// `batch[reaches_at + row]` is the end of the positions that a prefill row sees, ascending within a sequence.
+    /// `None` if rows see up to their own positions, as decode rows always do.
     pub reaches_at: Option<u32>,
 }
 
-/// What the attention of a layer works on.
+/// Attention of a layer, with its operands.
 #[derive(Debug, Clone, Copy)]
 pub struct Attention<'a> {
-    /// The values and the words of the step; decode rows are those at `rows.at`.
+    /// Values and words of the step; `rows.at` is the range of decode rows.
     pub rows: Rows<'a>,
-    /// What is computed.
+    /// The parameters.
     pub spec: AttentionSpec,
     /// The shape of the keys and values.
     pub kv: KvSpec,
     /// The keys and values.
     pub layer: &'a KvLayer,
-    /// The buffer of f32 that holds the sinks.
+    /// The f32 buffer with the sinks.
     pub vectors: &'a Buffer,
     /// Queries, `n_heads * head_dim` columns.
     pub q: View,
-    /// Results, as `q`, and may be `q`.
+    /// Results, with the shape of `q`; may be `q`.
     pub out: View,
-    /// Where the words of the step are.
+    /// Indices of the step's words.
     pub tables: Tables,
 }
 
-/// Where in `batch` the work of decode rows is: their splits, and the waves that
-/// these run in where there are more than the [scratch](AttentionScratch) holds.
+/// Indices in `batch` of the decode work: the splits, and the waves that they run in if there are more than
+/// the [scratch](AttentionScratch) has room for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Splits {
-    /// `batch[items_at + 2 * i]` is the row of item `i` and the next word its split,
-    /// a position over [`SPLIT`]. The items of a row follow one another, from the
-    /// split of the first position that the row sees to that of its own.
+    /// `batch[items_at + 2 * i]` is the row of item `i`, and the next word its split. The items of a row are
+    /// consecutive, from the split of the first position that the row sees to the split of its own.
     pub items_at: u32,
     /// `batch[first_item_at + row]` is the first item of a row.
     pub first_item_at: u32,
-    /// From `batch[waves_at]` on: the first item and the first row of the wave that
-    /// runs, its index, the number of waves, and the first row of each.
-    /// [`attention_next_wave`] alone changes these while a step runs.
+    /// From `batch[waves_at]` on: the first item and the first row of the current wave, its index, the number of
+    /// waves, and the first row of each wave. During a step only [`attention_next_wave`] changes these.
     pub waves_at: u32,
 }
 
 impl Splits {
-    /// Words at `waves_at` before the first rows of the waves.
+    /// Words at `waves_at` before the list of first rows.
     pub const WAVE_WORDS: u32 = 4;
 }
 
-/// What the splits of a wave of decode rows come to before they are merged. The
-/// layers of a model can share it.
+/// Results of the splits of a wave of decode rows, before they are merged. The layers of a model can share it.
 #[derive(Debug, Clone)]
 pub struct AttentionScratch {
     buffer: Buffer, // [max_items, n_heads, 2 + head_dim]: maximum, sum, values
@@ -115,17 +107,16 @@ pub struct AttentionScratch {
 }
 
 impl AttentionScratch {
-    /// Bytes of `max_items` items of `n_heads` heads of `head_dim` columns.
+    /// Bytes for `max_items` items of `n_heads` heads of `head_dim` elements.
     pub fn bytes(max_items: u32, n_heads: u32, head_dim: u32) -> u64 {
         let head_bytes = (u64::from(head_dim) + 2) * 4;
         (u64::from(max_items) * u64::from(n_heads)).saturating_mul(head_bytes)
     }
 
-    /// Room for `max_items` items of `n_heads` heads of `head_dim` columns, each
-    /// the maximum of all layers.
+    /// Allocates for `max_items` items of `n_heads` heads of `head_dim` elements, the maxima over all layers.
     ///
     /// # Errors
-    /// If it is larger than the device allows or there is no memory left.
+    /// If it is larger than the device allows, or memory runs out.
     pub fn new(gpu: &Gpu, max_items: u32, n_heads: u32, head_dim: u32) -> Result<Self, Error> {
         let what = "the splits of attention";
         let available = u64::from(gpu.caps().max_workgroups);
@@ -141,7 +132,7 @@ impl AttentionScratch {
         Ok(Self { buffer: gpu.buffer(what, n_bytes)?, max_items })
     }
 
-    /// Items that there is room for.
+    /// Number of items that there is room for.
     pub fn max_items(&self) -> u32 {
         self.max_items
     }
@@ -223,7 +214,7 @@ impl Attention<'_> {
 
 const COMMON: &str = include_str!("../../shaders/attention/common.wgsl");
 
-/// The constants of both kernels for a head size of [`HEAD_DIMS`].
+/// The shader part with the constants of a head size of [`HEAD_DIMS`].
 fn head_dim_part(head_dim: u32) -> &'static str {
     match head_dim {
         64 => "const WORDS: u32 = 16u;\nconst CHUNKS: u32 = 2u;\n",
@@ -234,7 +225,7 @@ fn head_dim_part(head_dim: u32) -> &'static str {
     }
 }
 
-/// Query heads that a workgroup of decode rows can have.
+/// Numbers of query heads per workgroup of the decode kernel.
 const HEADS: [u32; 4] = [1, 2, 4, 8];
 
 fn heads_part(heads: u32) -> &'static str {
@@ -246,8 +237,8 @@ fn heads_part(heads: u32) -> &'static str {
     }
 }
 
-/// Query heads of a workgroup for groups of `group`. The queries of large heads
-/// leave room for four in 16 KiB of shared memory.
+/// Query heads per workgroup, for `group` query heads per KV head. With large heads, four of them fit 16 KiB
+/// of workgroup memory.
 fn heads_of_workgroup(group: u32, head_dim: u32) -> u32 {
     let most = if head_dim > 256 { 4 } else { 8 };
     HEADS.into_iter().find(|heads| group <= *heads).unwrap_or(most).min(most)
@@ -312,13 +303,12 @@ pub(crate) fn shaders() -> Vec<Shader> {
     all
 }
 
-/// Attention of decode rows: a kernel to be run with the number of a wave's
-/// items, and one after it with the number of the wave's rows. A step with one wave
-/// runs both once; one with more runs [`attention_next_wave`] after each of them.
-/// What a row gets does not depend on its wave.
+/// Attention of decode rows: a kernel that runs with the number of a wave's items, and one after it that runs
+/// with the number of the wave's rows. A step with one wave runs each once; with more waves,
+/// [`attention_next_wave`] runs after each pair. A row's result does not depend on its wave.
 ///
 /// # Errors
-/// If the kernels have no such type, page or head, or the device refuses them.
+/// If the kernels do not support the type, the page length or the head size, or the device refuses them.
 pub fn attention_decode(
     gpu: &Gpu,
     attention: &Attention<'_>,
@@ -351,8 +341,8 @@ pub fn attention_decode(
     Ok([partial, combine])
 }
 
-/// Goes on to the next wave of decode rows, from the last to the first: a kernel
-/// to be run once, with one row.
+/// Advances to the next wave of decode rows, and from the last one to the first: a kernel that runs with one
+/// row.
 ///
 /// # Errors
 /// If the device refuses it.
@@ -362,14 +352,14 @@ pub fn attention_next_wave(gpu: &Gpu, batch: &Buffer, splits: Splits) -> Result<
     gpu.kernel(&next_wave_shader(), &params, &[batch], Grid { x: 1, rows: 1, z: 1 })
 }
 
-/// Attention of prompt rows: a kernel to be run with the number of tiles.
+/// Attention of prefill rows: a kernel that runs with the number of tiles.
 ///
-/// `batch[tiles_at + 2 * t]` is the first row of tile `t` and the next word the
-/// number of its rows, 1 to [`TILE_ROWS`], which are of one sequence at
-/// consecutive positions. The keys and values of all that they see are stored already.
+/// `batch[tiles_at + 2 * t]` is the first row of tile `t`, and the next word the number of its rows, 1 to
+/// [`TILE_ROWS`]. They have consecutive positions of one sequence. The keys and values of all positions that
+/// they see must be stored already.
 ///
 /// # Errors
-/// If the kernels have no such type, page or head, or the device refuses them.
+/// If the kernels do not support the type, the page length or the head size, or the device refuses them.
 pub fn attention_prefill(
     gpu: &Gpu,
     attention: &Attention<'_>,

@@ -1,8 +1,8 @@
-//! The gated delta rule: linear attention whose state forgets by a gate and corrects what it has of a key
-//! (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464).
+//! The gated delta rule (Yang et al., 2024, "Gated Delta Networks", arXiv:2412.06464): linear attention whose
+//! state decays by a gate and replaces the value stored for a key.
 //!
-//! A workgroup takes some columns of the values of one head through all rows of a sequence, one after the
-//! other, so how a sequence is cut into steps shows in no bit.
+//! A workgroup computes some value columns of one head for all rows of a sequence, in order, so the bits do not
+//! depend on how the sequence is cut into steps.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -10,11 +10,11 @@ use crate::ops::elementwise::ACTIVATIONS;
 use crate::storage::{StateLayer, StateLists, StateSpec};
 use crate::{Buffer, Error, Gpu};
 
-/// Parts of a column of the state, each in an invocation of its own.
+/// Number of parts of a state column; each part has an invocation.
 const PARTS: u32 = 16;
-/// Columns of a workgroup.
+/// Columns per workgroup.
 const COLUMNS: u32 = 16;
-/// Elements of a part, and the text that says so.
+/// Supported numbers of elements per part, with the shader part that declares each.
 const PART_LENS: [(u32, &str); 5] = [
     (1, "const PART_LEN: u32 = 1u;\n"),
     (2, "const PART_LEN: u32 = 2u;\n"),
@@ -23,8 +23,8 @@ const PART_LENS: [(u32, &str); 5] = [
     (16, "const PART_LEN: u32 = 16u;\n"),
 ];
 
-/// The shape and the constants of a gated delta rule. For each value head, with `S` of
-/// `[k_dim, v_dim]`, normalized `q` and `k`, and `q` over the root of `k_dim`:
+/// Shape and constants of a gated delta rule. For each value head, with a state `S` of `[k_dim, v_dim]`,
+/// normalized `q` and `k`, and `q` divided by the square root of `k_dim`:
 ///
 /// ```text
 /// S = exp(g) S                       g = decay * softplus(a + dt_bias)
@@ -33,28 +33,28 @@ const PART_LENS: [(u32, &str); 5] = [
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DeltaNetSpec {
-    /// Heads of keys and queries; each serves `n_v_heads / n_k_heads` heads of values.
+    /// Number of key and query heads; each serves `n_v_heads / n_k_heads` value heads.
     pub n_k_heads: u32,
-    /// Heads of values.
+    /// Number of value heads.
     pub n_v_heads: u32,
-    /// Elements of a key.
+    /// Elements per key.
     pub k_dim: u32,
-    /// Elements of a value.
+    /// Elements per value.
     pub v_dim: u32,
-    /// Added to the squares of keys and queries before they are normalized.
+    /// Added to the sum of squares in the normalization of keys and queries.
     pub eps: f32,
     /// Whether value head `h` uses key head `h % n_k_heads`, instead of `h / (n_v_heads / n_k_heads)`.
     pub tiled: bool,
 }
 
 impl DeltaNetSpec {
-    /// The states of a layer.
+    /// The shape of a layer's states.
     pub fn states(&self, n_slots: u32) -> StateSpec {
         let len = [self.n_v_heads, self.k_dim, self.v_dim];
         StateSpec { len: len.into_iter().fold(1, u32::saturating_mul), n_slots }
     }
 
-    /// Workgroups of a sequence.
+    /// Workgroups per sequence.
     fn workgroups(&self) -> u32 {
         self.n_v_heads.saturating_mul(self.v_dim.div_ceil(COLUMNS))
     }
@@ -68,10 +68,10 @@ impl DeltaNetSpec {
         })
     }
 
-    /// Whether a device can run the rule, before anything is made for it.
+    /// Checks whether a device supports the rule, without allocating.
     ///
     /// # Errors
-    /// If keys are longer than the kernels take, or the heads are too many for the device.
+    /// If keys are longer than the kernels support, or there are too many heads for the device.
     pub fn check(&self, gpu: &Gpu) -> Result<(), Error> {
         self.part_len()?;
         let (needed, available) = (self.workgroups(), gpu.caps().max_workgroups);
@@ -87,16 +87,16 @@ impl DeltaNetSpec {
     }
 }
 
-/// A gated delta rule with its inputs.
+/// A gated delta rule with its operands.
 #[derive(Debug, Clone, Copy)]
 pub struct DeltaNet<'a> {
-    /// Its shape and constants.
+    /// Shape and constants.
     pub spec: DeltaNetSpec,
     /// Decays and biases, f32.
     pub vectors: &'a Buffer,
-    /// Where `-exp(A_log)` of the value heads starts in `vectors`.
+    /// Index in `vectors` of `-exp(A_log)` of the value heads.
     pub decay: u32,
-    /// Where the terms of the decay's gates start in `vectors`.
+    /// Index in `vectors` of the biases of the decay gates.
     pub dt_bias: u32,
     /// Queries. `[n_k_heads * k_dim]`
     pub q: View,
@@ -104,15 +104,15 @@ pub struct DeltaNet<'a> {
     pub k: View,
     /// Values. `[n_v_heads * v_dim]`
     pub v: View,
-    /// Gates of the decay. `[n_v_heads]`
+    /// Inputs of the decay gates. `[n_v_heads]`
     pub a: View,
-    /// Gates of the writing, before the sigmoid. `[n_v_heads]`
+    /// Inputs of the write gates, before the sigmoid. `[n_v_heads]`
     pub b: View,
-    /// The result, which shares nothing with the inputs. `[n_v_heads * v_dim]`
+    /// The result, which must not overlap the inputs. `[n_v_heads * v_dim]`
     pub out: View,
     /// The states.
     pub states: &'a StateLayer,
-    /// Where the step says which of them are read and written.
+    /// Indices of the step's words about the states.
     pub lists: StateLists,
 }
 
@@ -152,11 +152,11 @@ pub(crate) fn shaders() -> Vec<Shader> {
     PART_LENS.into_iter().map(shader).collect()
 }
 
-/// Runs the rule over the rows of each sequence and stores the states that are wanted. The kernel runs
-/// once for each sequence: the range at `seqs.at` is of sequences, not of rows.
+/// Runs the rule over the rows of each sequence, and stores the listed states. The kernel runs once per
+/// sequence: the range at `seqs.at` is one of sequences, not of rows.
 ///
 /// # Errors
-/// If keys are longer than the kernels take, or the device refuses the kernel.
+/// If keys are longer than the kernels support, or the device refuses the kernel.
 ///
 /// # Panics
 /// If the shapes disagree.

@@ -1,5 +1,4 @@
-//! Operations on each element of rows: activations, sums, factors, soft caps,
-//! clamps.
+//! Elementwise operations on rows: activations, sums, products, scaling, soft caps, clamps.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -29,7 +28,7 @@ pub enum Activation {
 }
 
 impl Activation {
-    /// Every activation; a shader knows them by their index here.
+    /// Every activation; shaders use their index in this list.
     pub const ALL: [Self; 9] = [
         Self::Silu,
         Self::Gelu,
@@ -43,22 +42,22 @@ impl Activation {
     ];
 }
 
-/// What is done to each element.
+/// An operation on each element.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Elementwise {
-    /// The activation of x.
+    /// `activation(x)`.
     Act(Activation),
-    /// The activation of x, times y.
+    /// `activation(x) * y`.
     Gated(Activation),
-    /// x + y.
+    /// `x + y`.
     Add,
-    /// x * y.
+    /// `x * y`.
     Mul,
-    /// x times a constant.
+    /// `x` times a constant.
     Scale(f32),
     /// `cap * tanh(x / cap)`.
     Softcap(f32),
-    /// x, no less than `min` and no more than `max`.
+    /// `min(max(x, min), max)`.
     Clamp {
         /// The lower bound.
         min: f32,
@@ -68,7 +67,7 @@ pub enum Elementwise {
 }
 
 impl Elementwise {
-    /// Its index in the shader, and its constants.
+    /// The operation's index in the shader, and its constants.
     fn code(self) -> (u32, [f32; 2]) {
         match self {
             Self::Act(act) => (act as u32, [0.0; 2]),
@@ -82,10 +81,10 @@ impl Elementwise {
     }
 }
 
-/// The part of a shader that has the activations.
+/// The shader part with the activations.
 pub(crate) const ACTIVATIONS: &str = include_str!("../../shaders/activations.wgsl");
 
-/// Invocations of a workgroup, each with one element.
+/// Invocations per workgroup; each computes one element.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -112,8 +111,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![shader(0)]
 }
 
-/// `out = op(x, y)` on rows of one width; `y` is only read by operations on two.
-/// `out` may be `x`.
+/// `out = op(x, y)` on rows of one width. Only operations with two operands read `y`. `out` may be `x`.
 ///
 /// # Errors
 /// If the device refuses the kernel.

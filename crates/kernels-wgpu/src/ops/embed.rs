@@ -1,4 +1,4 @@
-//! Rows of a matrix by their ids: the embedding of tokens.
+//! Embedding lookup: rows of a matrix by id.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -6,7 +6,7 @@ use crate::storage::matrix::{self, Matrix};
 use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Invocations of a workgroup, each with 32 columns.
+/// Invocations per workgroup; each decodes 32 columns.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -37,9 +37,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
     matrix::TYPES.map(shader).into()
 }
 
-/// `out[row] = scale * table[batch[ids_at + row]]` for each of the rows, by one
-/// kernel per piece of the table. A row whose id is not in the table is left as it
-/// is.
+/// `out[row] = scale * table[batch[ids_at + row]]`, with one kernel per piece of the table. Rows whose id is
+/// not in the table are left unchanged.
 ///
 /// # Errors
 /// If the device refuses a kernel.

@@ -1,10 +1,10 @@
-//! The biases of products with experts: of each row those of the experts that it chose.
+//! Biases of expert products: each row gets the biases of its experts.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
-/// Invocations of a workgroup, each with one element.
+/// Invocations per workgroup; each computes one element.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -33,8 +33,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![shader()]
 }
 
-/// The results of each row's experts, `[n_rows, n_chosen * n]`, plus the biases of these experts, which are
-/// `[n_experts, n]` from element `biases` of `vectors` on. `out` may be `x`.
+/// Adds the experts' biases, `[n_experts, n]` from element `biases` of `vectors` on, to the results of each
+/// row's experts, `[n_rows, n_chosen * n]`. `out` may be `x`.
 ///
 /// # Errors
 /// If the device refuses the kernel.

@@ -1,9 +1,8 @@
-//! Layers of which a row uses a few experts: the choice, the products with their matrices, and the sum
-//! of what they give. Which experts a row chose is read on the device.
+//! Mixture of experts: routing, products with the experts' matrices, and the weighted sum of their results. The
+//! routes stay on the device.
 //!
-//! A product of decode rows has a workgroup for each row and each of its experts. Prefill rows are
-//! sorted by expert and multiplied in tiles, so that they share the reading of matrices. In either
-//! form the bits of a row depend on nothing beside it.
+//! Decode rows have a workgroup per row and expert. Prefill rows are sorted by expert and multiplied in tiles,
+//! so that they share reads of the matrices. In both forms the bits of a row do not depend on other rows.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -13,55 +12,56 @@ use crate::ops::quantize::{BLOCK_LEN, QuantizedRows};
 use crate::storage::matrix::Matrix;
 use crate::{Buffer, Error, Gpu};
 
-/// How the scores of a router become factors.
+/// The function from a router's scores to factors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Scoring {
     /// A softmax over all experts.
     Softmax,
     /// A sigmoid of each score.
     Sigmoid,
-    /// A softmax over the scores of the chosen experts alone.
+    /// A softmax over the scores of the selected experts only.
     SoftmaxOfChosen,
-    /// By turns (SparseMixer, arXiv:2409.12136): the best that is left is chosen, and its factor is its part of
-    /// a softmax over those left whose scores are no further from it than `margin` times the larger of
-    /// its score and their absolute value.
+    /// SparseMixer (arXiv:2409.12136): experts are selected one after the other. The factor of the best remaining
+    /// expert is its term of a softmax over the remaining experts near it: those whose score differs by at most
+    /// `margin` times the larger of the best score and their absolute score.
     SparseMixer {
-        /// Largest distance, relative.
+        /// Relative distance up to which scores are near.
         margin: f32,
     },
 }
 
-/// Groups of neighbouring experts, of which a row chooses from the best.
+/// Group-limited routing: experts are selected from a row's best groups of consecutive experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Groups {
-    /// How many there are.
+    /// Number of groups.
     pub n: u32,
-    /// Of how many the experts are chosen.
+    /// Number of groups that experts are selected from.
     pub n_open: u32,
-    /// How many of a group's largest keys are added up to what it is worth: 1 (`group_limited_greedy` of DeepSeek
-    /// V2, arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
+    /// Number of keys whose sum ranks a group, the largest ones: 1 (`group_limited_greedy` of DeepSeek V2,
+    /// arXiv:2405.04434) or 2 (`noaux_tc` of DeepSeek V3, arXiv:2412.19437).
     pub n_best: u32,
 }
 
-/// The choice of some experts for each row.
+/// Parameters of a router.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Routing {
-    /// How scores become factors.
+    /// The function from scores to factors.
     pub scoring: Scoring,
-    /// Experts of a row.
+    /// Number of experts selected per row.
     pub n_chosen: u32,
-    /// Where what is added to the factors for the choice alone, `[n_experts]`, starts in `vectors`.
+    /// Index in `vectors` of biases, `[n_experts]`, that are added to the factors for the selection, but not to
+    /// the result.
     pub choice_bias: Option<u32>,
-    /// Groups of the experts, if not all of them are chosen from.
+    /// Group-limited routing; `None` selects from all experts.
     pub groups: Option<Groups>,
-    /// Whether factors of a row are divided by their sum.
+    /// Whether the factors of a row are divided by their sum.
     pub normalize: bool,
-    /// Times each factor.
+    /// Multiplies each factor.
     pub scale: f32,
 }
 
 impl Routing {
-    /// The maximum number of experts of a router.
+    /// Maximum number of experts of a router.
     pub const MAX_EXPERTS: u32 = 1024;
 }
 
@@ -70,15 +70,15 @@ impl Routing {
 pub struct ExpertLinear<'a> {
     /// The matrices, from [`Matrix::experts`], `[n_experts * n_outputs, n_inputs]`.
     pub matrix: &'a Matrix,
-    /// Rows of a matrix.
+    /// Rows per matrix.
     pub n_outputs: u32,
-    /// Experts of a row.
+    /// Number of experts per row.
     pub n_chosen: u32,
-    /// Numbers that are bound and not read.
+    /// A buffer that is bound but not read.
     pub vectors: &'a Buffer,
-    /// `[n_rows, n_inputs]`, or `[n_rows, n_chosen * n_inputs]` with some for each expert.
+    /// `[n_rows, n_inputs]`, or `[n_rows, n_chosen * n_inputs]` with an input per expert.
     pub x: View,
-    /// What [`route`] wrote, `[n_rows, 2 * n_chosen]`.
+    /// Output of [`route`], `[n_rows, 2 * n_chosen]`.
     pub routes: View,
     /// `[n_rows, n_chosen * n_outputs]`.
     pub out: View,
@@ -149,7 +149,7 @@ struct SortParams {
     routes: [u32; 2], // start, stride
 }
 
-/// Room for pairs of rows and their experts, sorted into tiles of one expert each.
+/// Memory for pairs of a row and an expert, sorted into tiles of one expert each.
 #[derive(Debug)]
 pub struct ExpertPairs {
     buffer: Buffer,
@@ -157,18 +157,18 @@ pub struct ExpertPairs {
 }
 
 impl ExpertPairs {
-    /// The maximum number of tiles of `tile_rows` that so many pairs of `n_experts` experts make.
+    /// Maximum number of tiles of `tile_rows` rows for `n_pairs` pairs of `n_experts` experts.
     pub fn n_tiles(n_pairs: u32, n_experts: u32, tile_rows: u32) -> u32 {
-        // Every expert may have a tile that is not full.
+        // Every expert may have one partial tile.
         n_pairs / tile_rows + n_experts.min(n_pairs)
     }
 
-    /// The maximum number of tiles that pairs make, of any height.
+    /// Maximum number of tiles, for any tile height.
     pub fn most(n_pairs: u32, n_experts: u32) -> u32 {
         Self::most_places(n_pairs, n_experts).0
     }
 
-    /// The maximum number of tiles of any height, and places in them.
+    /// Maximum number of tiles, and of places in them, for any tile height.
     fn most_places(n_pairs: u32, n_experts: u32) -> (u32, u64) {
         let of = |few_rows| {
             let rows = MatmulOptions { few_rows, half_tiles: false }.tile_rows();
@@ -179,13 +179,13 @@ impl ExpertPairs {
         (few.0.max(many.0), few.1.max(many.1))
     }
 
-    /// Bytes on the device, for tiles of any height.
+    /// Bytes on the device, for any tile height.
     pub fn bytes(n_pairs: u32, n_experts: u32) -> u64 {
         let (n_tiles, n_places) = Self::most_places(n_pairs, n_experts);
         4 * (4 + 2 * u64::from(n_tiles) + n_places)
     }
 
-    /// Room for up to `n_pairs` pairs of up to `n_experts` experts in tiles of any height.
+    /// Allocates for up to `n_pairs` pairs of up to `n_experts` experts, for any tile height.
     ///
     /// # Errors
     /// If memory runs out.
@@ -195,14 +195,14 @@ impl ExpertPairs {
     }
 }
 
-/// Invocations of a workgroup of `combine.wgsl`, each with one element.
+/// Invocations per workgroup of `combine.wgsl`; each computes one element.
 const WORKGROUP: u32 = 64;
 
 /// The matrices of the experts of a row.
 const EXPERTS: Target =
     Target { name: "experts", parts: &[LINEAR, include_str!("../../shaders/experts/rows.wgsl")] };
 
-/// The same for tiles of pairs.
+/// Tiles of pairs.
 const TILES: Tiled = Tiled {
     name: "experts tile",
     parts: &[LINEAR, PAIRS, include_str!("../../shaders/experts/tiles.wgsl")],
@@ -244,9 +244,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
     [own, matvec::shaders_of(&EXPERTS), matmul::shaders_of(&TILES)].concat()
 }
 
-/// The experts of each row from the scores of its router, `[n_rows, n_experts]`: their indices,
-/// ascending, then their factors, `[n_rows, 2 * n_chosen]`. Of equal scores the expert of the lower
-/// index is chosen.
+/// Selects the experts of each row from its router's scores, `[n_rows, n_experts]`: writes their indices,
+/// ascending, then their factors, `[n_rows, 2 * n_chosen]`. Among equal scores the lower index wins.
 ///
 /// # Errors
 /// If the device refuses the kernel.
@@ -298,8 +297,8 @@ pub fn route(
     gpu.kernel(&route_shader(), &params, &buffers, Grid { x: 1, rows: 1, z: 1 })
 }
 
-/// The sum of the results of a row's experts, `[n_rows, n_chosen * n]`, by their factors in the
-/// order of the router.
+/// The sum of the results of a row's experts, `[n_rows, n_chosen * n]`, weighted by their factors, in the
+/// router's order.
 ///
 /// # Errors
 /// If the device refuses the kernel.
@@ -326,7 +325,7 @@ pub fn combine(
     gpu.kernel(&combine_shader(), &params, &[rows.batch, rows.values], grid)
 }
 
-/// The products with f32 activations, by one kernel per piece of the matrices.
+/// Products with f32 activations, with one kernel per piece of the matrices.
 ///
 /// # Errors
 /// If the device refuses a kernel.
@@ -336,15 +335,14 @@ pub fn expert_matvec(
     linear: &ExpertLinear<'_>,
 ) -> Result<Vec<Kernel>, Error> {
     let shader = matvec::f32_shader(&EXPERTS, linear.matrix.ty());
-    linear.bind(gpu, rows, &shader, None, (linear.grid(matvec::F32_LANES), None))
+    linear.bind(gpu, rows, &shader, None, linear.grid(matvec::F32_LANES), None)
 }
 
-/// The products with quantized activations, by one kernel per piece of the matrices. `x` holds what
-/// [`quantize`](crate::quantize()) made of `linear.x`.
+/// Products with quantized activations, with one kernel per piece of the matrices. `x` is `linear.x`, quantized
+/// by [`quantize`](crate::quantize()).
 ///
 /// # Errors
-/// If the type is none that [`takes_quantized`](crate::takes_quantized), or the device refuses a
-/// kernel.
+/// Unless [`takes_quantized`](crate::takes_quantized) the type, or if the device refuses a kernel.
 pub fn expert_matvec_int8(
     gpu: &Gpu,
     rows: Rows<'_>,
@@ -357,11 +355,11 @@ pub fn expert_matvec_int8(
     let lanes = matvec::int8_lanes(linear.n_outputs, matrix.n_groups());
     let shader = matvec::int8_shader(&EXPERTS, matrix.ty(), lanes, gpu.caps().packed_dot)
         .ok_or_else(|| Error::Unsupported(format!("8-bit products of {} weights", matrix.ty())))?;
-    linear.bind(gpu, rows, &shader, Some(x), (linear.grid(lanes), None))
+    linear.bind(gpu, rows, &shader, Some(x), linear.grid(lanes), None)
 }
 
-/// Sorts the rows by the experts that `routes` say, of `n_experts`, for [`expert_matmul`] with
-/// tiles of the same height.
+/// Sorts the rows by their experts in `routes`, out of `n_experts`, for [`expert_matmul`] with the same tile
+/// height.
 ///
 /// # Errors
 /// If the device refuses the kernel.
@@ -387,8 +385,8 @@ pub fn sort_by_expert(
     gpu.kernel(&sort_shader(), &params, &buffers, Grid { x: 1, rows: u32::MAX, z: 1 })
 }
 
-/// The products with f32 activations of rows that were sorted, by one kernel per piece of the matrices,
-/// each of which runs once for every tile that there may be.
+/// Products of sorted rows with f32 activations, with one kernel per piece of the matrices. Each kernel runs
+/// with the maximum number of tiles.
 ///
 /// # Errors
 /// If the device refuses a kernel.
@@ -403,11 +401,11 @@ pub fn expert_matmul(
     let shader = matmul::shader(&TILES, linear.matrix.ty(), options);
     let x = linear.n_outputs.div_ceil(matmul::TILE_OUTPUTS);
     let grid = Grid { x, rows: 1, z: 1 };
-    linear.bind(gpu, rows, &shader, None, (grid, Some(pairs)))
+    linear.bind(gpu, rows, &shader, None, grid, Some(pairs))
 }
 
 impl ExpertLinear<'_> {
-    /// The workgroups of a matrix-vector kernel.
+    /// The grid of a matrix-vector kernel.
     fn grid(&self, lanes: u32) -> Grid {
         Grid { x: matvec::chunks(self.n_outputs, lanes), rows: 1, z: self.n_chosen }
     }
@@ -418,7 +416,8 @@ impl ExpertLinear<'_> {
         rows: Rows<'_>,
         shader: &Shader,
         quantized: Option<&QuantizedRows>,
-        (grid, pairs): (Grid, Option<&ExpertPairs>),
+        grid: Grid,
+        pairs: Option<&ExpertPairs>,
     ) -> Result<Vec<Kernel>, Error> {
         let (matrix, n_outputs) = (self.matrix, self.n_outputs);
         let n_in = matrix.n_cols();

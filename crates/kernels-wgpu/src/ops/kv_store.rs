@@ -1,4 +1,4 @@
-//! Storing rows of keys and values in the slots of their pages.
+//! Storing rows of keys and values in page slots.
 
 use crate::Error;
 use crate::device::Gpu;
@@ -7,7 +7,7 @@ use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::storage::kv::{KvLayer, KvSpec, TYPES, is_in_blocks, parts};
 use realizar_quant::BlockType;
 
-/// Invocations of a workgroup of the store, each with four columns.
+/// Invocations per workgroup of the store; each stores four columns.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -42,16 +42,16 @@ pub(crate) fn shaders() -> Vec<Shader> {
     TYPES.into_iter().filter_map(|ty| Some(shader(ty, parts(ty)?))).collect()
 }
 
-/// Stores `k` and `v`, of `n_kv_heads * head_dim` columns, in the slots of their
-/// rows: `batch[slots_at + row]` is the page's number times `page_len` plus the
-/// index in the page. A slot beyond the last page stores nothing. Where values are keys, `v` is not read.
+/// Stores `k` and `v`, of `n_kv_heads * head_dim` columns, in the slots of their rows: `batch[slots_at + row]`
+/// is the page's number times `page_len`, plus the index in the page. Rows whose slot is beyond the last page
+/// are not stored. If values are keys, `v` is not read.
 ///
-/// Elements of 16 and of 8 bits are the nearest to the values, ties to even; F8 saturates, and what is not finite
-/// becomes NaN in it. Blocks are those of `realizar_quant::quantize`, as far as the device divides as exactly; one
+/// Elements of 16 and 8 bits round to nearest, ties to even. F8 saturates, and stores values that are not finite
+/// as NaN. Blocks are those of `realizar_quant::quantize` if the device's division is correctly rounded; a block
 /// with a value that is not finite becomes NaN.
 ///
 /// # Errors
-/// If the kernels have no such type or page, or the device refuses the kernel.
+/// If the kernels do not support the type or the page length, or the device refuses the kernel.
 pub fn kv_store(
     gpu: &Gpu,
     rows: Rows<'_>,

@@ -1,5 +1,4 @@
-//! The product of rows with a matrix, as its kernels take it: what is multiplied,
-//! what is added, and the constants that they share (`shaders/linear.wgsl`).
+//! The operands and constants of the kernels that multiply rows with a matrix (`shaders/linear.wgsl`).
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel};
@@ -8,24 +7,24 @@ use crate::ops::quantize::QuantizedRows;
 use crate::storage::matrix::{Matrix, Piece};
 use crate::{Buffer, Error, Gpu};
 
-/// `out = x W^T`, plus a bias, plus a residual.
+/// `out = x W^T + bias + residual`.
 #[derive(Debug, Clone, Copy)]
 pub struct Linear<'a> {
     /// W, `[n_outputs, n_inputs]`.
     pub matrix: &'a Matrix,
-    /// f32: biases and the weights of norms, one after another.
+    /// f32 vectors, such as biases and norm weights.
     pub vectors: &'a Buffer,
-    /// Where the bias, `[n_outputs]`, starts in `vectors`.
+    /// Index in `vectors` of the bias, `[n_outputs]`.
     pub bias: Option<u32>,
     /// `[n_rows, n_inputs]`.
     pub x: View,
-    /// `[n_rows, n_outputs]`; it may be `out`.
+    /// `[n_rows, n_outputs]`; may be `out`.
     pub residual: Option<View>,
-    /// `[n_rows, n_outputs]`, nowhere in `x`.
+    /// `[n_rows, n_outputs]`; must not overlap `x`.
     pub out: View,
 }
 
-/// The constants of a kernel that is bound to a piece of a matrix.
+/// The constants of a kernel for a piece of a matrix.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 pub(crate) struct Params {
@@ -43,16 +42,16 @@ pub(crate) struct Params {
     _end: [u32; 2],
 }
 
-/// The part that declares [`Params`] and the buffers.
+/// The shader part that declares [`Params`] and the buffers.
 pub(crate) const PART: &str = include_str!("../../shaders/linear.wgsl");
 
-/// The part that declares the weights as words.
+/// The shader part that declares the weights as words.
 pub(crate) const WORDS: &str = include_str!("../../shaders/weights/words.wgsl");
 
-/// The part that declares them as vectors of four words.
+/// The shader part that declares the weights as vectors of four words.
 pub(crate) const VECTORS: &str = include_str!("../../shaders/weights/vectors.wgsl");
 
-/// Its buffers: batch, values, vectors, weights.
+/// The buffers of [`PART`]: batch, values, vectors, weights.
 pub(crate) const BINDINGS: &[Access] =
     &[Access::Read, Access::ReadWrite, Access::Read, Access::Read];
 
@@ -76,8 +75,8 @@ impl Linear<'_> {
         }
     }
 
-    /// Binds `shader`, which begins with [`PART`], to every piece of the matrix;
-    /// `grid` gives the workgroups for that many outputs.
+    /// Binds `shader`, which begins with [`PART`], to every piece of the matrix. `grid` maps a number of outputs
+    /// to workgroups.
     ///
     /// # Errors
     /// If the device refuses a kernel.
@@ -91,8 +90,7 @@ impl Linear<'_> {
         self.bind_on(gpu, rows, shader, None, grid)
     }
 
-    /// As [`Self::bind`], on activations that are quantized, whose quants and blocks
-    /// follow the other buffers.
+    /// As [`Self::bind`], with quantized activations, whose quants and blocks follow the other buffers.
     ///
     /// # Errors
     /// If the device refuses a kernel.

@@ -1,8 +1,7 @@
-//! Products with many rows, such as those of a prompt: tiles of outputs by rows,
-//! whose weights are decoded once for all their rows.
+//! Products with many rows, such as prefill: tiles of outputs and rows, whose weights are decoded once for all
+//! rows.
 //!
-//! An element is one sum in f32 over the columns in ascending order, so that its bits
-//! depend on its row and its column of the matrix alone.
+//! An element is one f32 sum over the columns in ascending order, so its bits depend on its two rows alone.
 
 use crate::dispatch::Rows;
 use crate::dispatch::shader::{Access, Shader};
@@ -12,22 +11,21 @@ use crate::storage::matrix;
 use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Outputs of a workgroup.
+/// Outputs per workgroup.
 pub(crate) const TILE_OUTPUTS: u32 = 64;
 
-/// How a product of many rows is computed. Only `half_tiles` is seen in results.
+/// Variants of a product with many rows. Only `half_tiles` affects the bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MatmulOptions {
-    /// Tiles of 16 rows instead of 64, for products of up to 32 rows or so.
+    /// Tiles of 16 rows instead of 64, for products of up to about 32 rows.
     pub few_rows: bool,
-    /// Decoded weights may be rounded to half precision, where the device has it.
-    /// That changes no weight of F16; F32 and BF16, whose range is wider, are
-    /// never rounded. Others beyond 65504 become that.
+    /// Rounds decoded weights to half precision, if the device has it. F16 weights do not change; F32 and BF16
+    /// weights, whose range is wider, are never rounded. Other weights saturate at 65504.
     pub half_tiles: bool,
 }
 
 impl MatmulOptions {
-    /// Rows of a tile.
+    /// Rows per tile.
     pub fn tile_rows(self) -> u32 {
         if self.few_rows { 16 } else { 64 }
     }
@@ -60,15 +58,15 @@ pub(crate) fn shader(target: &Tiled, ty: BlockType, options: MatmulOptions) -> S
     }
 }
 
-/// What is multiplied in tiles: the parts that declare constants and buffers and find the rows of a tile,
-/// and the buffers.
+/// The operands of a tiled product: the shader parts that declare constants and buffers and find the rows of a
+/// tile, and the buffers.
 pub(crate) struct Tiled {
     pub(crate) name: &'static str,
     pub(crate) parts: &'static [&'static str],
     pub(crate) bindings: &'static [Access],
 }
 
-/// Rows that are neighbours, with one matrix.
+/// Consecutive rows and one matrix.
 const NEIGHBOURS: Tiled = Tiled {
     name: "matmul",
     parts: &[linear::PART, include_str!("../../shaders/matmul/neighbours.wgsl")],
@@ -89,7 +87,7 @@ pub(crate) fn shaders_of(target: &Tiled) -> Vec<Shader> {
     every.map(|(ty, options)| shader(target, ty, options)).collect()
 }
 
-/// The product for any number of rows, by one kernel per piece of the matrix.
+/// The product for any number of rows, with one kernel per piece of the matrix.
 ///
 /// # Errors
 /// If the device refuses a kernel.

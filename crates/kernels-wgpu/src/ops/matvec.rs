@@ -1,5 +1,4 @@
-//! Matrix products for few rows, such as those of generated tokens: the speed is
-//! that of reading the matrix.
+//! Matrix products for few rows, such as decode rows, which are bound by reading the matrix.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows};
@@ -9,23 +8,21 @@ use crate::storage::matrix;
 use crate::{Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Invocations of a workgroup.
+/// Invocations per workgroup.
 const WORKGROUP: u32 = 64;
-/// Rows of the matrix to a team of invocations.
+/// Rows of the matrix per team of invocations.
 const OUTPUTS: u32 = 2;
 /// Rows of x that share a read of the matrix.
 const ROWS: u32 = 4;
-/// Invocations of a team with f32 activations.
+/// Invocations per team with f32 activations.
 pub(crate) const F32_LANES: u32 = 16;
 
-/// Whether products with matrices of this type can take quantized activations:
-/// [`matvec_int8`] does for every type of quantized integers that matrices can have.
+/// Whether [`matvec_int8`] supports the type: all quantized integer types of matrices.
 pub fn takes_quantized(ty: BlockType) -> bool {
     levels_parts(ty).is_some()
 }
 
-/// The parts of a shader that define `weights` and `levels` for a type, as
-/// `shaders/levels/levels.wgsl` says.
+/// The shader parts that define `weights` and `levels` for a type, see `shaders/levels/levels.wgsl`.
 fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
     let (words, vectors) = (linear::WORDS, linear::VECTORS);
     let spread = include_str!("../../shaders/levels/spread.wgsl");
@@ -67,17 +64,16 @@ fn levels_parts(ty: BlockType) -> Option<Vec<&'static str>> {
         }
         BlockType::Q1_0 => vec![words, include_str!("../../shaders/levels/q1_0.wgsl")],
         BlockType::Q2_0 => vec![words, include_str!("../../shaders/levels/q2_0.wgsl")],
-        // Floats, FP8 among them, types of activations, and types without decoders.
+        // Floats including FP8, types for activations, and types without decoders.
         _ => return None,
     })
 }
 
-/// What the rows are multiplied with: the parts of a shader that say where a row of x, its matrix and
-/// its result lie.
+/// The operands of a product: the shader parts that find a row of x, its matrix and its result.
 pub(crate) struct Target {
-    /// The beginning of the names of its shaders.
+    /// Prefix of the shaders' names.
     pub(crate) name: &'static str,
-    /// They declare the constants and the buffers.
+    /// The parts, which declare the constants and the buffers.
     pub(crate) parts: &'static [&'static str],
 }
 
@@ -140,7 +136,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     shaders_of(&ONE)
 }
 
-/// Every shader for these rows and matrices.
+/// All shaders of a target.
 pub(crate) fn shaders_of(target: &Target) -> Vec<Shader> {
     let int8 = [true, false].into_iter().flat_map(|packed_dot| {
         matrix::TYPES.into_iter().filter_map(move |ty| int8_shader(target, ty, 16, packed_dot))
@@ -148,9 +144,9 @@ pub(crate) fn shaders_of(target: &Target) -> Vec<Shader> {
     matrix::TYPES.into_iter().map(|ty| f32_shader(target, ty)).chain(int8).collect()
 }
 
-/// Invocations of a team with quantized activations: more where few rows
-/// would leave a device idle and each still has several groups of columns. The
-/// order of the sums depends on it, so it depends on the matrix alone.
+/// Invocations per team with quantized activations: more if the matrix has so few rows that the device would
+/// idle, as long as each invocation has several groups of columns. The order of sums depends on this number,
+/// so it depends on the matrix alone.
 pub(crate) fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     let mut lanes = 16;
     while lanes < WORKGROUP && n_rows * lanes < OUTPUTS << 16 && n_groups >= 4 * lanes {
@@ -159,18 +155,17 @@ pub(crate) fn int8_lanes(n_rows: u32, n_groups: u32) -> u32 {
     lanes
 }
 
-/// The workgroups that this many rows of a matrix take.
+/// Number of workgroups for `n_outputs` rows of a matrix.
 pub(crate) fn chunks(n_outputs: u32, lanes: u32) -> u32 {
     n_outputs.div_ceil(WORKGROUP / lanes * OUTPUTS)
 }
 
-/// The workgroups for this many rows of the matrix. A piece has no more rows than
-/// there may be workgroups.
+/// The grid for `n_outputs` rows of a matrix. A piece has at most as many rows as a dispatch has workgroups.
 fn grid(n_outputs: u32, lanes: u32) -> Grid {
     Grid { x: chunks(n_outputs, lanes), rows: ROWS, z: 1 }
 }
 
-/// The product with f32 activations, by one kernel per piece of the matrix.
+/// The product with f32 activations, with one kernel per piece of the matrix.
 ///
 /// # Errors
 /// If the device refuses a kernel.
@@ -179,11 +174,11 @@ pub fn matvec(gpu: &Gpu, rows: Rows<'_>, linear: &Linear<'_>) -> Result<Vec<Kern
     linear.bind(gpu, rows, &shader, |n_outputs| grid(n_outputs, F32_LANES))
 }
 
-/// The product with quantized activations, by one kernel per piece of the matrix.
-/// `x` holds what [`quantize`](crate::quantize()) made of `linear.x`.
+/// The product with quantized activations, with one kernel per piece of the matrix. `x` is `linear.x`, quantized
+/// by [`quantize`](crate::quantize()).
 ///
 /// # Errors
-/// If the type is none that [`takes_quantized`], or the device refuses a kernel.
+/// Unless [`takes_quantized`] the type, or if the device refuses a kernel.
 pub fn matvec_int8(
     gpu: &Gpu,
     rows: Rows<'_>,

@@ -1,4 +1,4 @@
-//! The operations: each binds its kernels to buffers, once, for any number of rows.
+//! The operations. Each function binds its kernels to buffers once, for any number of rows.
 
 mod attention;
 mod delta_net;
@@ -46,7 +46,7 @@ pub use shortlist::{
 
 use crate::dispatch::shader::Shader;
 
-/// Every shader in every variant, to be validated.
+/// All shaders in all variants, for validation.
 pub fn shaders() -> Vec<Shader> {
     [
         attention::shaders(),

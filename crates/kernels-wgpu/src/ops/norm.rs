@@ -1,7 +1,6 @@
-//! Root-mean-square and layer normalization of runs of columns.
+//! RMS and layer normalization of runs of columns.
 //!
-//! A workgroup takes one run of one row and adds up in f32; the order of its sums
-//! depends on the length of the run alone.
+//! A workgroup normalizes one run of one row with f32 sums, whose order depends on the length of the run alone.
 
 use crate::dispatch::shader::{self, Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -16,21 +15,21 @@ pub enum NormKind {
     Layer,
 }
 
-/// What to do to each run of `group` columns of a row: the whole row, or `head_dim`
-/// columns to normalize each head.
+/// A normalization of each run of `group` columns of a row: the whole row, or `head_dim` columns to normalize
+/// each head.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
-    /// Its kind.
+    /// The kind.
     pub kind: NormKind,
-    /// Columns of a run.
+    /// Columns per run.
     pub group: u32,
     /// Added to the mean square or to the variance.
     pub eps: f32,
-    /// Where the `group` factors start in `vectors`.
+    /// Index in `vectors` of the `group` factors.
     pub weight: Option<u32>,
-    /// Where the `group` terms start in `vectors`.
+    /// Index in `vectors` of the `group` biases.
     pub bias: Option<u32>,
-    /// Whether every run has factors and terms of its own, one after another.
+    /// Whether every run has factors and biases of its own, which follow one another.
     pub per_run: bool,
 }
 
@@ -49,10 +48,10 @@ struct Params {
     _pad: u32,
 }
 
-/// The start of a vector that is not there.
+/// The index of an absent vector.
 const NONE: u32 = u32::MAX;
 
-/// Runs that are longer get the larger workgroup.
+/// Longer runs use the larger workgroup.
 const SHORT: u32 = 512;
 
 fn shader(subgroups: bool, group: u32) -> Shader {
@@ -74,8 +73,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
     [false, true].into_iter().flat_map(|s| [shader(s, SHORT), shader(s, SHORT + 1)]).collect()
 }
 
-/// Normalizes each run of `norm.group` columns of `x` into `out`, which has its
-/// width and may be `x` itself. `vectors` holds factors and terms, f32.
+/// Normalizes each run of `norm.group` columns of `x` to `out`, which has the same width and may be `x`.
+/// `vectors` has factors and biases, f32.
 ///
 /// # Errors
 /// If the device refuses the kernel.

@@ -1,7 +1,7 @@
 //! Activations as 8-bit integers, the input of the integer matrix products.
 //!
-//! One format serves every weight type: blocks of 32 values with an f32 scale, and
-//! the sums of each half for the types whose levels have an offset.
+//! One format serves every weight type: blocks of 32 values with an f32 scale, and the sums of each half for
+//! weight types whose levels have an offset.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -9,19 +9,18 @@ use crate::{Buffer, Error, Gpu};
 
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: u32 = 32;
-/// Blocks that a workgroup of `quantize.wgsl` makes.
+/// Blocks per workgroup of `quantize.wgsl`.
 const BLOCKS_PER_WORKGROUP: u32 = 8;
 
-/// Room on the device for rows of 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`,
-/// where the scale is the block's largest magnitude over 127 and quants round to
-/// nearest, ties to even. A block with a value that is not finite has a scale that
-/// is not finite, so that every product with it shows it.
+/// Device memory for rows of 8-bit integers: `x[i] ≈ scale[i / 32] * q[i]`. The scale is the block's largest
+/// magnitude, divided by 127; quants are rounded to nearest, ties to even. If a value is not finite the block's
+/// scale is not either, and so is every product with it.
 #[derive(Debug, Clone)]
 pub struct QuantizedRows {
-    /// Four quants to a word. u32 `[max_rows, max_blocks * 8]`
+    /// Four quants per word. u32 `[max_rows, max_blocks * 8]`
     pub(crate) quants: Buffer,
-    /// A scale, f32, and the sums of the block's first and last 16 quants, i16 in
-    /// the low and the high half of a word. `[max_rows, max_blocks, 2]`
+    /// Per block, a word with the f32 scale and a word with the sums of the first and last 16 quants, as i16 in its
+    /// low and high half. `[max_rows, max_blocks, 2]`
     pub(crate) blocks: Buffer,
     max_rows: u32,
     /// Blocks from one row to the next.
@@ -29,17 +28,16 @@ pub struct QuantizedRows {
 }
 
 impl QuantizedRows {
-    /// Bytes of the rows of index 0 to `max_rows - 1`, each of up to `max_cols` values.
+    /// Bytes for rows 0 to `max_rows - 1` of up to `max_cols` values.
     pub fn bytes(max_rows: u32, max_cols: u32) -> u64 {
         let n_blocks = u64::from(max_rows) * u64::from(max_cols.div_ceil(BLOCK_LEN));
         n_blocks * (u64::from(BLOCK_LEN) + 8)
     }
 
-    /// Room for the rows of index 0 to `max_rows - 1`, each of up to `max_cols`
-    /// values.
+    /// Allocates for rows 0 to `max_rows - 1` of up to `max_cols` values.
     ///
     /// # Errors
-    /// If it is larger than the device allows, or there is no memory left.
+    /// If it is larger than the device allows, or memory runs out.
     pub fn new(gpu: &Gpu, max_rows: u32, max_cols: u32) -> Result<Self, Error> {
         let max_blocks = max_cols.div_ceil(BLOCK_LEN);
         let n = u64::from(max_rows) * u64::from(max_blocks);
@@ -51,12 +49,12 @@ impl QuantizedRows {
         })
     }
 
-    /// Rows that it has room for.
+    /// Maximum number of rows.
     pub fn max_rows(&self) -> u32 {
         self.max_rows
     }
 
-    /// Values of a row that it has room for.
+    /// Maximum number of values per row.
     pub fn max_cols(&self) -> u32 {
         self.max_blocks * BLOCK_LEN
     }
@@ -86,8 +84,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![shader()]
 }
 
-/// Replaces the rows of `to` by those of `x`, of the same index. The width of `x`
-/// is a multiple of 32.
+/// Quantizes rows of `x` to the rows of `to` with the same indices. The width of `x` must be a multiple of 32.
 ///
 /// # Errors
 /// If the device refuses the kernel.

@@ -1,10 +1,10 @@
-//! Copies of rows with their columns in another order.
+//! Copies rows with their columns in another order.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
-/// Invocations of a workgroup, each with one element.
+/// Invocations per workgroup; each copies one element.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -31,8 +31,9 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![shader()]
 }
 
-/// Column `c` of a row of `out` is column `order[c]` of that row of `x`, of which some may be left out; the
-/// two share nothing. The order is `out.width` whole numbers, as floats, from element `order` of `vectors` on.
+/// Copies column `order[c]` of each row of `x` to column `c` of `out`. Columns of `x` may be left out, and the
+/// two must not overlap. The order is `out.width` integers, stored as floats, from element `order` of `vectors`
+/// on.
 ///
 /// # Errors
 /// If the device refuses the kernel.

@@ -5,7 +5,7 @@ use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
 
-/// Which elements of a head form a pair.
+/// The elements of a head that form a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum RopeStyle {
     /// Element `i` with element `i + n_pairs`, as in GPT-NeoX and the models of
@@ -15,24 +15,25 @@ pub enum RopeStyle {
     Interleaved,
 }
 
-/// The angles of a table: `position * inv_freq[j]`, for each pair `j`. Positions may have several
-/// components, of which each pair takes one.
+/// The angles of a table: `position * inv_freq[j]` for each pair `j`. If positions have several components,
+/// each pair uses one of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RopeAngles {
-    /// Pairs of a head.
+    /// Pairs per head.
     pub n_pairs: u32,
-    /// Where the `n_pairs` frequencies start in `vectors`, in radians per position.
+    /// Index in `vectors` of the `n_pairs` frequencies, in radians per position.
     pub inv_freq: u32,
     /// Factor of the cosines and sines.
     pub mscale: f32,
     /// The position of row `r` is `batch[positions_at + r]`.
     pub positions_at: u32,
-    /// Where it is not zero, component `c` of the position is `batch[positions_at + c * stride + r]`,
-    /// and the pairs' components, as numbers, follow the frequencies in `vectors`.
+    /// 0 for positions of one component. Otherwise component `c` of the position is
+    /// `batch[positions_at + c * component_stride + r]`, and the index of each pair's component, as a float, follows
+    /// the frequencies in `vectors`.
     pub component_stride: u32,
 }
 
-/// Invocations of a workgroup, each with one pair.
+/// Invocations per workgroup; each computes one pair.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -86,14 +87,14 @@ pub(crate) fn shaders() -> Vec<Shader> {
 /// Fills each row of `out` with the cosines and then the sines of its angles,
 /// times `mscale`.
 ///
-/// Angles are products in f32, as `transformers` computes them. Cosines and sines
-/// are off by no more than about 1.5e-7, for angles of any size.
+/// Angles are f32 products, as in `transformers`. The error of cosines and sines is at most about 1.5e-7 for
+/// angles of any size.
 ///
 /// # Errors
 /// If the device refuses the kernel.
 ///
 /// # Panics
-/// If `out` is not as wide as a table, or there are no pairs.
+/// If `out` does not have the width of a table, or there are no pairs.
 pub fn rope_table(
     gpu: &Gpu,
     rows: Rows<'_>,
@@ -115,8 +116,8 @@ pub fn rope_table(
     gpu.kernel(&table_shader(), &params, &[rows.batch, vectors, rows.values], grid)
 }
 
-/// Rotates the first `table.width` elements of each head of `x` and copies the
-/// others. `out` is `x` itself, or a place that shares nothing with it.
+/// Rotates the first `table.width` elements of each head of `x` and copies the others. `out` is `x`, or does not
+/// overlap it.
 ///
 /// # Errors
 /// If the device refuses the kernel.

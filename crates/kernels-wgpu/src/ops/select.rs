@@ -1,10 +1,10 @@
-//! Copies of rows: all of them, or those that the batch selects.
+//! Copies rows: all of them, or those that the batch selects.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Error, Gpu};
 
-/// Invocations of a workgroup, each with one element.
+/// Invocations per workgroup; each copies one element.
 const WORKGROUP: u32 = 64;
 
 #[repr(C)]
@@ -51,7 +51,7 @@ fn kernel(
     gpu.kernel(&shader(), &params, &[rows.batch, rows.values], grid)
 }
 
-/// `out = x`, row by row; the two share nothing.
+/// `out = x`; the two must not overlap.
 ///
 /// # Errors
 /// If the device refuses the kernel.
@@ -59,8 +59,8 @@ pub fn copy(gpu: &Gpu, rows: Rows<'_>, x: View, out: View) -> Result<Kernel, Err
     kernel(gpu, rows, x, out, None)
 }
 
-/// Row `r` of `out` is row `batch[ids_at + r]` of `x`, for each of `rows`, which
-/// are the rows of `out`. The two share nothing.
+/// Copies row `batch[ids_at + r]` of `x` to row `r` of `out`, for each row in `rows`, which are rows of `out`. The
+/// two must not overlap.
 ///
 /// # Errors
 /// If the device refuses the kernel.

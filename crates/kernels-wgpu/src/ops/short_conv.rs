@@ -1,7 +1,7 @@
-//! Causal convolutions over few positions, each channel by itself.
+//! Causal depthwise convolutions over a few positions.
 //!
-//! The state of a sequence is the last `n_taps - 1` rows of the input, the oldest first. An element is
-//! computed from the input alone, so how a sequence is cut into steps shows in no bit.
+//! The state of a sequence is the last `n_taps - 1` input rows, oldest first. An element is computed from the
+//! input alone, so the bits do not depend on how the sequence is cut into steps.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
@@ -10,30 +10,30 @@ use crate::ops::elementwise::ACTIVATIONS;
 use crate::storage::{StateLayer, StateLists};
 use crate::{Buffer, Error, Gpu};
 
-/// Invocations of a workgroup, each with one element.
+/// Invocations per workgroup; each computes one element.
 const WORKGROUP: u32 = 64;
 
-/// A convolution of each sequence's rows with `n_taps` weights for each channel:
-/// `out[t][c] = act(bias[c] + Σ w[i][c] * x[t - n_taps + 1 + i][c])`, zeros before the first row.
+/// A depthwise convolution with `n_taps` weights per channel:
+/// `out[t][c] = act(bias[c] + Σ w[i][c] * x[t - n_taps + 1 + i][c])`, with zeros before the first row.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortConv<'a> {
     /// Weights and biases, f32.
     pub vectors: &'a Buffer,
-    /// Where the weights `[n_taps, channels]` start in `vectors`, those of the oldest row first.
+    /// Index in `vectors` of the weights, `[n_taps, channels]`, of the oldest row first.
     pub taps: u32,
-    /// Positions that an element depends on.
+    /// Number of positions that an element depends on.
     pub n_taps: u32,
-    /// Where the terms of the channels start in `vectors`.
+    /// Index in `vectors` of the channels' biases.
     pub bias: Option<u32>,
     /// Applied to every element.
     pub act: Option<Activation>,
-    /// The rows, of as many columns as there are channels.
+    /// Input rows with one column per channel.
     pub x: View,
-    /// The result, of the same width; it shares nothing with `x`.
+    /// The result, with the width of `x`; must not overlap `x`.
     pub out: View,
     /// The states, of `(n_taps - 1) * channels` elements.
     pub states: &'a StateLayer,
-    /// Where the step says which of them are read and written.
+    /// Indices of the step's words about the states.
     pub lists: StateLists,
 }
 
@@ -52,7 +52,7 @@ struct Params {
     out: [u32; 2],
 }
 
-/// The start of a vector that is not there.
+/// The index of an absent vector.
 const NO_VECTOR: u32 = u32::MAX;
 /// The index of no activation.
 const NO_ACT: u32 = 255;
@@ -71,7 +71,7 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![shader(None), shader(Some(Activation::Silu))]
 }
 
-/// Runs the convolution over `rows` and stores the states that are wanted.
+/// Runs the convolution over `rows`, and stores the listed states.
 ///
 /// # Errors
 /// If the device refuses the kernel.

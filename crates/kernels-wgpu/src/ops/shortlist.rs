@@ -1,23 +1,23 @@
-//! Shortlists of rows of logits: the best tokens, and tokens that are requested individually.
+//! Shortlists of rows of logits: the best tokens, and individually requested tokens.
 //!
-//! A list is what a token is chosen from where the rest of the row cannot matter, and a few hundred
-//! bytes where the row is a megabyte. Nothing is computed here but comparisons: the logits of a list are
-//! those of the row, bit by bit, and of equal ones the lower ids are in it. Where the whole vocabulary
-//! is weighed, its shares are integers, which every device computes and adds up alike.
+//! A shortlist suffices to sample a token if the rest of the row cannot matter, and takes a few hundred bytes
+//! where the row takes a megabyte. Selection only compares: the listed logits have the bits of the row, and among
+//! equal logits the lower ids are listed. Sums over the whole vocabulary are sums of integer shares, which are
+//! the same on every device.
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Recorder, View};
 use crate::{Buffer, Error, Gpu};
 
-/// Logits of a block, of which the largest is found first.
+/// Logits per block. The largest logit of each block is found first.
 const BLOCK: u32 = 64;
-/// Invocations of a workgroup.
+/// Invocations per workgroup.
 const WORKGROUP: u32 = 256;
-/// Words of what is wanted of a row, in addition to the lists and masks that follow.
+/// Words per row in the header, in addition to its lists and mask.
 const HEADER: usize = 12;
-/// Logits that a workgroup weighs.
+/// Logits per workgroup of the share sums.
 const WEIGHED: u32 = 4096;
-/// What is written for a mask that is not there, and as the length of a list of unusable logits.
+/// Marks an absent mask, and a list of a row with unusable logits.
 const NONE: u32 = u32::MAX;
 
 #[repr(C)]
@@ -72,54 +72,53 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![gather_shader(), maxima_shader(), select_shader(), weigh_shader(), draw_shader()]
 }
 
-/// That shares of tokens are wanted: `2^39 e^((logit - max) * scale)` as an integer of 64 bits, for the
-/// largest logit `max` of those that may be among the best.
+/// A request for shares: `2^39 e^((logit - max) * scale)` as 64-bit integers, where `max` is the largest logit of
+/// the permitted tokens.
 #[derive(Debug, Clone, Copy)]
 pub struct SharesOf<'a> {
-    /// `scale * log2(e)` as a fraction of a power of two in units of 2^-32, whose highest bit is set.
+    /// The mantissa of `scale * log2(e)` in units of 2^-32; its highest bit is set.
     pub factor: u32,
-    /// The exponent of 64 / scale: logits that are further below the largest have no shares.
+    /// The exponent of `64 / scale`. Logits that are further below the largest one have zero shares.
     pub range: i32,
-    /// Places among the tokens that may be among the best, in units of 2^-32 of their shares, in order
-    /// of the tokens; at most [`Shortlists::MAX_DRAWS`].
+    /// Draws, at most [`Shortlists::MAX_DRAWS`]: points of the cumulative distribution over the permitted tokens, in
+    /// order of ids, in units of 2^-32 of the total share.
     pub draws: &'a [u32],
 }
 
-/// What is wanted of a row of logits.
+/// A request for a shortlist.
 #[derive(Debug, Clone, Copy)]
 pub struct ShortlistRow<'a> {
-    /// The row.
+    /// Index of the row.
     pub row: u32,
-    /// How many of the best tokens, from 1 to [`Shortlists::MAX_BEST`].
+    /// Number of best tokens to list, from 1 to [`Shortlists::MAX_BEST`].
     pub n_best: u32,
-    /// Tokens; what the row has after them is of none.
+    /// Vocabulary size; logits after it are padding.
     pub n_tokens: u32,
-    /// Tokens that are given by themselves and are not among the best, each once, at most
+    /// Distinct tokens that are listed individually and excluded from the best, at most
     /// [`Shortlists::MAX_LISTED`].
     pub listed: &'a [u32],
-    /// One bit for each token that may be among the best, 32 to a word from the lowest on; all may
-    /// where there is none. Tokens after its end may not.
+    /// Permitted tokens, one bit each, from the lowest bit of each word on; `None` permits all. Tokens after its end
+    /// are not permitted.
     pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
-    /// What is wanted of the shares of all that may be among the best.
+    /// Requested shares of the permitted tokens.
     pub shares: Option<SharesOf<'a>>,
 }
 
 /// The shortlist of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shortlist<'a> {
-    /// The bits of the logits of the listed tokens, in their order.
+    /// The bits of the listed tokens' logits, in order.
     pub listed: &'a [u32],
-    /// The best tokens and the bits of their logits, in no order: as many as are wanted, or all that
-    /// may be among them and are above minus infinity. `None` if a logit is NaN or plus infinity.
+    /// The best tokens and the bits of their logits, unordered: as many as requested, or all permitted tokens above
+    /// minus infinity if they are fewer. `None` if a logit is NaN or plus infinity.
     pub best: Option<&'a [[u32; 2]]>,
-    /// The shares of all that may be among the best, together, where that was wanted.
+    /// The sum of the shares of all permitted tokens, if requested.
     pub total: Option<u64>,
-    /// The tokens at the places that were wanted, with the bits of their logits; none is one where the
-    /// total is zero.
+    /// The drawn tokens with the bits of their logits; meaningless if the total is zero.
     pub drawn: &'a [[u32; 2]],
 }
 
-/// Where the list of a row lies, and what it has.
+/// The place and the contents of a row's list.
 #[derive(Debug, Clone, Copy)]
 struct ListPlace {
     at: usize,
@@ -129,7 +128,7 @@ struct ListPlace {
     n_draws: usize,
 }
 
-/// Memory that kernels need between them. Lists that are made one after the other share it.
+/// Intermediate memory, which consecutive shortlists share.
 #[derive(Debug, Clone)]
 pub struct ShortlistScratch {
     maxima: Buffer, // [n_rows, n_blocks]
@@ -137,12 +136,12 @@ pub struct ShortlistScratch {
 }
 
 impl ShortlistScratch {
-    /// Bytes for `max_rows` rows of `n_logits`.
+    /// Bytes for `max_rows` rows of `n_logits` logits.
     pub fn bytes(n_logits: u32, max_rows: usize) -> u64 {
         12 * max_rows as u64 * u64::from(n_logits.div_ceil(BLOCK))
     }
 
-    /// Room for `max_rows` rows of `n_logits`.
+    /// Allocates for `max_rows` rows of `n_logits` logits.
     ///
     /// # Errors
     /// If memory runs out.
@@ -155,33 +154,33 @@ impl ShortlistScratch {
     }
 }
 
-/// What the lists of a step may have at most.
+/// Per-step limits of shortlists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShortlistLimits {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Tokens of a row that are given by themselves.
+    /// Individually listed tokens per row.
     pub listed: usize,
-    /// Draws of a row.
+    /// Draws per row.
     pub draws: usize,
-    /// Whether a row may have a mask.
+    /// Whether rows may have masks.
     pub masks: bool,
 }
 
 impl ShortlistLimits {
-    /// Words of a row's wants, in all.
+    /// Maximum number of words of a row's request.
     fn want_words(&self, n_logits: u32) -> usize {
         let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
         HEADER + self.listed + self.draws + mask
     }
 
-    /// The maximum number of words of a list.
+    /// Maximum number of words of a list.
     fn list_words(&self) -> usize {
         3 + self.listed + 2 * Shortlists::MAX_BEST as usize + 2 * self.draws
     }
 }
 
-/// Room for the shortlists of a step, and the kernels that fill it.
+/// The shortlists of a step: their memory, and the kernels that compute them.
 #[derive(Debug)]
 pub struct Shortlists {
     n_logits: u32,
@@ -190,10 +189,10 @@ pub struct Shortlists {
     wants: Buffer,
     lists: Buffer,
     readback: Buffer,
-    /// What is wanted: a header for each row, and the lists and masks that these name.
+    /// The requests: a header per row, and the lists and masks that headers refer to.
     headers: Vec<u32>,
     data: Vec<u32>,
-    /// Of each row, where its list lies.
+    /// The place of each row's list.
     places: Vec<ListPlace>,
     n_words: usize,
     has_listed: bool,
@@ -202,17 +201,17 @@ pub struct Shortlists {
 }
 
 impl Shortlists {
-    /// The maximum number of best tokens per row.
+    /// Maximum number of best tokens per row.
     pub const MAX_BEST: u32 = 256;
-    /// The maximum number of tokens of a row that are given by themselves.
+    /// Maximum number of individually listed tokens per row.
     pub const MAX_LISTED: u32 = 1024;
-    /// The longest row: indices have this many bits in a selection.
+    /// Maximum number of logits per row, given by the bits of an index in the selection.
     pub const MAX_LOGITS: u32 = 1 << 24;
 
-    /// The maximum number of draws per row.
+    /// Maximum number of draws per row.
     pub const MAX_DRAWS: u32 = 64;
 
-    /// Bytes on the device for lists of rows of `n_logits`, beside the kernels and what is shared.
+    /// Bytes on the device for shortlists of rows of `n_logits`, without kernels and scratch memory.
     pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
         let of_row = limits.want_words(n_logits) + 2 * limits.list_words();
         4 * (limits.rows as u64) * of_row as u64
@@ -223,16 +222,16 @@ impl Shortlists {
         4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
     }
 
-    /// Kernels that are bound.
+    /// Number of bound kernels.
     pub const N_KERNELS: usize = 5;
 
-    /// Room for lists of rows of `logits`, which lie in `values`.
+    /// Allocates shortlists of rows of `logits`, which are in `values`.
     ///
     /// # Errors
     /// If memory runs out or the device refuses a kernel.
     ///
     /// # Panics
-    /// If a row is longer than [`Self::MAX_LOGITS`], or what is shared has room for fewer rows.
+    /// If a row is longer than [`Self::MAX_LOGITS`], or the scratch memory has room for fewer rows.
     pub fn new(
         gpu: &Gpu,
         values: &Buffer,
@@ -279,7 +278,7 @@ impl Shortlists {
         })
     }
 
-    /// Forgets all rows.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.headers.clear();
         self.data.clear();
@@ -287,11 +286,10 @@ impl Shortlists {
         (self.n_words, self.has_listed, self.has_shares) = (0, false, false);
     }
 
-    /// Adds a row, of which a list is made when this is recorded.
+    /// Adds a request for the next [`Self::record`].
     ///
     /// # Panics
-    /// If there are more rows than there is room for, or what is wanted is not as [`ShortlistRow`]
-    /// says.
+    /// If there is no room for the row, or the request violates a limit of [`ShortlistRow`].
     pub fn push(&mut self, of: &ShortlistRow<'_>) {
         let &ShortlistRow { row, n_best, n_tokens, listed, mask, shares } = of;
         let limits = self.limits;
@@ -335,12 +333,12 @@ impl Shortlists {
         self.has_shares |= has_shares;
     }
 
-    /// Rows.
+    /// Number of requests.
     pub fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
@@ -350,11 +348,11 @@ impl Shortlists {
         4 * self.n_words as u64
     }
 
-    /// Records the making of the lists, after which listed tokens have minus infinity in their rows;
-    /// tells `each` of every kernel.
+    /// Records the kernels that compute the lists, and calls `each` for every kernel. Afterwards the logits of listed
+    /// tokens are minus infinity in their rows.
     ///
     /// # Errors
-    /// If what is wanted cannot be copied to the device.
+    /// If the requests cannot be copied to the device.
     pub fn record(
         &self,
         gpu: &Gpu,
@@ -379,7 +377,7 @@ impl Shortlists {
         Ok(())
     }
 
-    /// Waits for the lists.
+    /// Waits for the lists and copies them to the host.
     ///
     /// # Errors
     /// If the device was lost or refused something.
@@ -390,7 +388,7 @@ impl Shortlists {
         gpu.read(&self.readback, &mut self.out[..self.n_words])
     }
 
-    /// The list of the row that was added as number `idx`.
+    /// The shortlist of request `idx`.
     pub fn list(&self, idx: usize) -> Shortlist<'_> {
         let ListPlace { at, n_listed, n_best, has_shares, n_draws } = self.places[idx];
         let (listed, rest) = self.out[at + 1..].split_at(n_listed);

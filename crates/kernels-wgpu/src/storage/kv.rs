@@ -1,16 +1,15 @@
 //! The paged key-value store of a layer on the device.
 //!
-//! Keys and values lie in a buffer each, `[page][kv_head][page_len][head_dim]`,
-//! with `head_dim` filled up with zeros to a multiple of four, or of 32 in blocks, whose
-//! scales are after the levels of a position. Which page belongs to which sequence is
-//! the host's to say, in the words of each step.
+//! Keys and values have a buffer each, `[page][kv_head][page_len][head_dim]`. `head_dim` is padded with zeros
+//! to a multiple of four, or of 32 for block types; with these, the scales of a position follow its levels.
+//! The host assigns pages to sequences, in the words of each step.
 
 use crate::Error;
 use crate::device::{Buffer, Gpu};
 use crate::dispatch::Recorder;
 use realizar_quant::BlockType;
 
-/// The element types that keys and values can have.
+/// The supported element types.
 pub(crate) const TYPES: [BlockType; 6] = [
     BlockType::F32,
     BlockType::F16,
@@ -20,7 +19,7 @@ pub(crate) const TYPES: [BlockType; 6] = [
     BlockType::Q4_0,
 ];
 
-/// Head sizes that the kernels are made for; others take the next.
+/// Head sizes with kernels; other sizes use the next larger one.
 pub(crate) const HEAD_DIMS: [u32; 5] = [64, 128, 256, 512, 576];
 
 pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
@@ -34,32 +33,32 @@ pub(crate) fn rounded_head_dim(head_dim: u32) -> Result<u32, Error> {
 pub struct KvSpec {
     /// Type of an element: F32, F16, BF16, F8, or blocks of Q8_0 or Q4_0 along a head.
     pub ty: BlockType,
-    /// Heads of keys and values.
+    /// Number of key-value heads.
     pub n_kv_heads: u32,
-    /// Columns of a head.
+    /// Elements per head.
     pub head_dim: u32,
-    /// Positions of a page, a power of two of at least 4.
+    /// Positions per page, a power of two of at least 4.
     pub page_len: u32,
-    /// Pages.
+    /// Number of pages.
     pub n_pages: u32,
-    /// Whether values are keys, and stored once.
+    /// Whether keys serve as values and are stored once.
     pub values_are_keys: bool,
 }
 
 impl KvSpec {
-    /// The parts of a shader that pack and unpack elements of the type.
+    /// The shader parts that pack and unpack elements of the type.
     pub(crate) fn parts(&self) -> Result<&'static [&'static str], Error> {
         parts(self.ty)
             .ok_or_else(|| Error::Unsupported(format!("keys and values of type {:?}", self.ty)))
     }
 
-    /// Words of four elements that a position of a head takes.
+    /// Words of four elements per position of a head.
     pub(crate) fn row_words(&self) -> u32 {
         let block_len = self.ty.block_len() as u32;
         self.head_dim.div_ceil(block_len.max(4)) * block_len.max(4) / 4
     }
 
-    /// Bytes of a position of a head. Scales are two in a word.
+    /// Bytes per position of a head. Two scales share a word.
     fn row_bytes(&self) -> u32 {
         let words = self.row_words();
         match self.ty {
@@ -71,7 +70,7 @@ impl KvSpec {
         }
     }
 
-    /// The binary logarithm of the positions of a page.
+    /// The base-2 logarithm of `page_len`.
     pub(crate) fn page_shift(&self) -> Result<u32, Error> {
         if self.page_len < 4 || !self.page_len.is_power_of_two() {
             let what = format!("pages of {} positions (powers of two from 4 on)", self.page_len);
@@ -80,17 +79,17 @@ impl KvSpec {
         Ok(self.page_len.ilog2())
     }
 
-    /// Bytes of all keys, or of all values, of a layer.
+    /// Bytes of a layer's keys, or of its values.
     pub fn n_bytes(&self) -> u64 {
         self.page_bytes().saturating_mul(u64::from(self.n_pages))
     }
 
-    /// What is stored of a position: keys and values, or keys alone.
+    /// Number of buffers: 2 for keys and values, 1 if values are keys.
     pub fn planes(&self) -> usize {
         if self.values_are_keys { 1 } else { 2 }
     }
 
-    /// Bytes of the keys, or of the values, of a page of a layer.
+    /// Bytes of a layer's keys, or of its values, in a page.
     pub fn page_bytes(&self) -> u64 {
         [self.n_kv_heads, self.page_len, self.row_bytes()]
             .into_iter()
@@ -106,11 +105,11 @@ pub struct KvLayer {
 }
 
 impl KvLayer {
-    /// Zeroed pages; `what` names them in errors.
+    /// Creates zeroed pages. Errors name them `what`.
     ///
     /// # Errors
-    /// If a buffer of them is larger than the device allows, if there is no
-    /// memory left, or if the kernels have no such type or page.
+    /// If a buffer is larger than the device allows, memory runs out, or the kernels do not support the type or
+    /// the page length.
     pub fn new(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<Self, Error> {
         spec.parts()?;
         spec.page_shift()?;
@@ -122,12 +121,11 @@ impl KvLayer {
         Ok(Self { k, v })
     }
 
-    /// Whether a device can hold the keys and values of a layer and attend to
-    /// them, before they are made.
+    /// Checks whether a device supports the keys and values of a layer and attention over them, without
+    /// allocating.
     ///
     /// # Errors
-    /// As [`Self::new`], except that memory is not requested; or if heads are
-    /// wider than the attention kernels take.
+    /// As [`Self::new`] except for memory, or if heads are wider than the attention kernels support.
     pub fn check(gpu: &Gpu, what: &str, spec: &KvSpec) -> Result<(), Error> {
         spec.parts()?;
         spec.page_shift()?;
@@ -135,7 +133,7 @@ impl KvLayer {
         gpu.check_binding(what, spec.n_bytes())
     }
 
-    /// Records a copy of page `from` to page `to`, through `room` for [`KvSpec::page_bytes`]:
+    /// Records a copy of page `from` to page `to`, through the buffer `room` of [`KvSpec::page_bytes`], because
     /// a buffer cannot be copied to itself.
     pub fn copy_page(
         &self,
@@ -151,8 +149,8 @@ impl KvLayer {
         }
     }
 
-    /// Appends the keys and then the values of a page, where they are others, to `out`, by way of `room`, a readback buffer
-    /// of [`KvSpec::page_bytes`].
+    /// Appends the keys of a page, and then its values unless values are keys, to `out`, through `room`, a
+    /// readback buffer of [`KvSpec::page_bytes`].
     ///
     /// # Errors
     /// If the device fails.
@@ -176,7 +174,7 @@ impl KvLayer {
         Ok(())
     }
 
-    /// Fills a page with what [`Self::read_page`] gave.
+    /// Writes the bytes that [`Self::read_page`] read to a page.
     ///
     /// # Errors
     /// If the device fails.
@@ -194,13 +192,13 @@ impl KvLayer {
         Ok(())
     }
 
-    /// The buffers, each once.
+    /// The distinct buffers.
     fn buffers(&self, spec: &KvSpec) -> impl Iterator<Item = &Buffer> {
         [&self.k, &self.v].into_iter().take(spec.planes())
     }
 }
 
-/// Whether elements are in blocks with scales.
+/// Whether the type has blocks with scales.
 pub(crate) fn is_in_blocks(ty: BlockType) -> bool {
     ty.block_len() > 1
 }

@@ -1,17 +1,15 @@
-//! Weight matrices on a device: packed rows in one buffer, or in several where a
-//! kernel cannot see that much at once.
+//! Weight matrices on a device: packed rows in one buffer, or in several if they exceed the largest binding.
 
 use crate::storage::pack::{self, pack_rows, packed_row_bytes};
 use crate::{Buffer, Error, Gpu};
 use realizar_quant::BlockType;
 
-/// Bytes that are on their way to the device at once.
+/// Bytes that are staged for the device at a time.
 const STAGING_BYTES: usize = 16 << 20;
 
 /// A matrix of whole rows, `[n_rows, n_cols]`, of one block type.
 ///
-/// A kernel is bound to each of its pieces. How a row lies in memory is what
-/// [`pack_rows`] makes of it.
+/// Each of its pieces has a kernel of its own. [`pack_rows`] has the layout of a row.
 #[derive(Debug, Clone)]
 pub struct Matrix {
     what: String,
@@ -22,7 +20,7 @@ pub struct Matrix {
     pieces: Vec<Piece>,
 }
 
-/// Rows of a matrix in a buffer of their own.
+/// Rows of a matrix in one buffer.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) first_row: u32,
@@ -30,7 +28,7 @@ pub(crate) struct Piece {
     pub(crate) buffer: Buffer,
 }
 
-/// How many rows of a matrix go in one buffer, and the bytes of each.
+/// The number of rows per buffer, and the bytes of a row.
 fn rows_per_piece(
     gpu: &Gpu,
     what: &str,
@@ -46,10 +44,10 @@ fn rows_per_piece(
     }
     let row_bytes = packed_row_bytes(ty, n_cols as usize).max(4) as u64;
     let caps = gpu.caps();
-    // Shaders count words in 32 bits.
+    // Shaders have 32-bit word indices.
     let piece_bytes = piece_bytes.min(u64::from(u32::MAX));
     let available = caps.max_binding_bytes.min(caps.max_buffer_bytes).min(piece_bytes);
-    // A kernel may take a workgroup for each row.
+    // Some kernels have a workgroup per row.
     let mut rows_per_piece = (available / row_bytes).min(u64::from(caps.max_workgroups));
     if rows_per_piece == 0 {
         let limit = "maxStorageBufferBindingSize";
@@ -57,13 +55,13 @@ fn rows_per_piece(
         return Err(Error::Limit { what, needed: row_bytes, limit, available });
     }
     if rows_per_piece > 64 {
-        // Whole tiles, but for the last.
+        // All pieces but the last have whole tiles.
         rows_per_piece -= rows_per_piece % 64;
     }
     Ok((rows_per_piece as u32, row_bytes))
 }
 
-/// How many experts go in one buffer.
+/// The number of experts per buffer.
 fn experts_per_piece(
     gpu: &Gpu,
     what: &str,
@@ -87,11 +85,11 @@ fn experts_per_piece(
 }
 
 impl Matrix {
-    /// A matrix of zeroed bytes; `what` names it in errors.
+    /// Creates a matrix of zeroed bytes. Errors name it `what`.
     ///
     /// # Errors
-    /// If no kernel reads the type, `n_cols` is not a number of whole blocks, a row
-    /// is larger than a kernel can see, or the device has no memory left.
+    /// If the kernels do not support the type, `n_cols` is not whole blocks, a row exceeds the largest binding,
+    /// or memory runs out.
     pub fn new(
         gpu: &Gpu,
         what: &str,
@@ -123,11 +121,11 @@ impl Matrix {
         Ok(Self { what: what.to_owned(), ty, n_rows, n_cols, rows_per_piece, pieces })
     }
 
-    /// The matrices of experts, one below the other: `n_experts * n_rows` rows in pieces of whole
+    /// Creates the matrices of experts, one below the other: `n_experts * n_rows` rows, in pieces of whole
     /// experts.
     ///
     /// # Errors
-    /// As [`Self::new`], or if an expert is larger than a kernel can see.
+    /// As [`Self::new`], or if an expert exceeds the largest binding.
     pub fn experts(
         gpu: &Gpu,
         what: &str,
@@ -157,10 +155,10 @@ impl Matrix {
         Ok(Self { what, ty, n_rows: n_experts * n_rows, n_cols, rows_per_piece, pieces })
     }
 
-    /// The number of kernels that an operation on experts is bound to: one for each piece.
+    /// The number of kernels of an operation on experts: one per piece.
     ///
     /// # Errors
-    /// As [`Self::experts`], except that memory is not requested.
+    /// As [`Self::experts`] except for memory.
     pub fn n_expert_kernels(
         gpu: &Gpu,
         what: &str,
@@ -171,16 +169,15 @@ impl Matrix {
         Ok(n_experts.div_ceil(per_piece))
     }
 
-    /// Whether a device can hold a matrix, before it is made.
+    /// Checks whether a device supports a matrix, without allocating.
     ///
     /// # Errors
-    /// As [`Self::new`], except that memory is not requested.
+    /// As [`Self::new`] except for memory.
     pub fn check(gpu: &Gpu, what: &str, ty: BlockType, n_cols: u32) -> Result<(), Error> {
         rows_per_piece(gpu, what, ty, n_cols, u64::MAX).map(|_| ())
     }
 
-    /// The number of kernels that an operation on a matrix is bound to: one for each of
-    /// its pieces.
+    /// The number of kernels of an operation on a matrix: one per piece.
     ///
     /// # Errors
     /// As [`Self::check`].
@@ -189,8 +186,8 @@ impl Matrix {
         Ok(n_rows.div_ceil(rows_per_piece))
     }
 
-    /// A matrix of these rows as files have them, `[n_rows, ty.row_bytes(n_cols)]`
-    /// bytes. They are packed and copied a few at a time.
+    /// Creates a matrix from rows in the file layout, `[n_rows, ty.row_bytes(n_cols)]` bytes, which are packed
+    /// and copied a few at a time.
     ///
     /// # Errors
     /// As [`Self::new`], or if `data` has another length.
@@ -207,7 +204,7 @@ impl Matrix {
         Ok(matrix)
     }
 
-    /// Packs and writes every row.
+    /// Packs and writes all rows.
     pub(crate) fn pack_and_write(&self, gpu: &Gpu, data: &[u8]) -> Result<(), Error> {
         let n_cols = self.n_cols as usize;
         let from = data.len() / (self.n_rows as usize).max(1);
@@ -258,7 +255,7 @@ impl Matrix {
                 .min((STAGING_BYTES / row_bytes).max(1));
             let (now, later) = left.split_at(n_rows * row_bytes);
             gpu.write(&piece.buffer, (skipped * row_bytes) as u64, now)?;
-            // Copies wait for a submission, in memory of the driver.
+            // Copies are buffered in the driver's memory until a submission.
             gpu.record().submit()?;
             if now.len() > STAGING_BYTES / 2 {
                 gpu.wait()?;
@@ -268,48 +265,48 @@ impl Matrix {
         Ok(())
     }
 
-    /// Its block type.
+    /// The block type.
     pub fn ty(&self) -> BlockType {
         self.ty
     }
 
-    /// Its rows: the outputs of a product with it.
+    /// Number of rows, which are the outputs of a product.
     pub fn n_rows(&self) -> u32 {
         self.n_rows
     }
 
-    /// Its columns: the inputs of a product with it.
+    /// Number of columns, which are the inputs of a product.
     pub fn n_cols(&self) -> u32 {
         self.n_cols
     }
 
-    /// Its bytes on the device.
+    /// Bytes on the device.
     pub fn n_bytes(&self) -> u64 {
         self.pieces.iter().map(|piece| piece.buffer.n_bytes()).sum()
     }
 
-    /// Bytes of a packed row.
+    /// Bytes per packed row.
     pub(crate) fn row_bytes(&self) -> usize {
         packed_row_bytes(self.ty, self.n_cols as usize)
     }
 
-    /// Words of a packed row.
+    /// Words per packed row.
     pub(crate) fn row_words(&self) -> u32 {
         (self.row_bytes() / 4) as u32
     }
 
-    /// Groups of 32 columns of a row.
+    /// Groups of 32 columns per row.
     pub(crate) fn n_groups(&self) -> u32 {
         self.n_cols.div_ceil(pack::GROUP as u32)
     }
 
-    /// Its rows in order, in their buffers.
+    /// The pieces, in order of rows.
     pub(crate) fn pieces(&self) -> &[Piece] {
         &self.pieces
     }
 }
 
-/// Types that kernels read, for their tables of shaders.
+/// The supported types.
 pub(crate) const TYPES: [BlockType; 30] = [
     BlockType::F32,
     BlockType::F16,
@@ -343,12 +340,11 @@ pub(crate) const TYPES: [BlockType; 30] = [
     BlockType::Q2_0,
 ];
 
-/// The part of a shader that defines `decode` for a type.
+/// The shader part that defines `decode` for a type.
 ///
-/// `decode(row, group)` gives the 32 columns `[32 * group, 32 * group + 32)`, as
-/// eight vectors of four, of the packed row that begins at the word `row` of
-/// `weights`. The shader declares `weights: array<u32>`, and `params.groups`, the
-/// groups of a row.
+/// `decode(row, group)` returns the columns `32 * group..32 * group + 32` of the packed row that begins at
+/// word `row` of `weights`, as eight vectors of four. The shader declares `weights: array<u32>` and
+/// `params.groups`, the number of groups per row.
 pub(crate) fn decode_part(ty: BlockType) -> &'static str {
     match ty {
         BlockType::F32 => include_str!("../../shaders/decode/f32.wgsl"),

@@ -1,5 +1,5 @@
-//! What stays on the device from step to step: packed weight matrices, keys and values in pages, and
-//! recurrent states in slots.
+//! Data that stays on the device between steps: packed weight matrices, paged keys and values, and recurrent
+//! states in slots.
 
 pub(crate) mod kv;
 pub(crate) mod matrix;

@@ -1,31 +1,32 @@
-//! How rows of a matrix lie on a device, where shaders read 32-bit words.
+//! The layout of matrix rows on a device, whose shaders read 32-bit words.
 //!
-//! Block types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, IQ4_NL, MXFP4, TQ2_0, Q1_0,
-//! Q2_0) are split: a row is its blocks without their scales `d`, then the scales, then
-//! zeros up to a whole word. Blocks of IQ1, IQ2 and IQ3 get a level of three or four bits for every element in the
-//! place of indices of points, and those of TQ1_0 become blocks of TQ2_0. The other block types keep their bytes.
-//! Rows of floats are padded with zeros to whole groups of 32 columns.
+//! - Types whose blocks are not whole words (Q4_0, Q5_0, Q8_0, Q3_K, Q6_K, IQ4_NL, MXFP4, TQ2_0, Q1_0, Q2_0)
+//!   are split: a row has its blocks without their scales `d`, then the scales, then zeros up to a whole word.
+//! - Blocks of IQ1, IQ2 and IQ3 have a level of three or four bits per element in place of indices of points.
+//! - Blocks of TQ1_0 become blocks of TQ2_0.
+//! - Rows of floats are padded with zeros to whole groups of 32 columns.
+//! - The other types keep their bytes.
 
 use std::ops::Range;
 
 use realizar_quant::BlockType;
 use realizar_quant::levels::{self, Levels};
 
-/// Columns that a shader decodes at once.
+/// Columns that a shader decodes at a time.
 pub(crate) const GROUP: usize = 32;
 
-/// What becomes of the blocks of a row.
+/// The device layout of a row's blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Layout {
-    /// They are floats, padded to whole groups.
+    /// Floats, padded to whole groups.
     Padded,
-    /// They stay as they are.
+    /// Unchanged blocks.
     Whole,
-    /// The bytes of the scale at a place of a block move to the row's end.
+    /// Blocks without the scale's `len` bytes at `at`, then the scales.
     Split { at: usize, len: usize },
-    /// They are a scale, factors and levels of three or four bits, of so many words; `write_levels` says how.
+    /// Blocks of `n_words` words with a scale, factors, and levels of `bits` bits; see `write_levels`.
     Levels { bits: usize, n_words: usize },
-    /// They become blocks of TQ2_0, which are split.
+    /// Split blocks of TQ2_0.
     Ternary,
 }
 
@@ -58,7 +59,7 @@ fn layout(ty: BlockType) -> Option<Layout> {
         BlockType::MXFP4 => Some(Layout::Split { at: 0, len: 1 }),
         BlockType::Q3_K => Some(Layout::Split { at: 108, len: 2 }),
         BlockType::Q6_K => Some(Layout::Split { at: 208, len: 2 }),
-        // Types of activations, and types without decoders.
+        // Types for activations, and types without decoders.
         _ => None,
     }
 }
@@ -76,11 +77,11 @@ fn file_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     ty.row_bytes(n_cols).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Bytes of a packed row of `n_cols` columns, a multiple of 4. Of a type that
-/// [`Matrix::new`](crate::Matrix::new) refuses, those of the file.
+/// Bytes of a packed row of `n_cols` columns, a multiple of 4. For a type that
+/// [`Matrix::new`](crate::Matrix::new) refuses, the bytes in the file.
 ///
 /// # Panics
-/// If `n_cols` are not whole blocks.
+/// If `n_cols` is not whole blocks.
 pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
     let n_bytes = file_row_bytes(ty, n_cols);
     match layout(ty) {
@@ -94,12 +95,12 @@ pub fn packed_row_bytes(ty: BlockType, n_cols: usize) -> usize {
 
 /// Packs whole rows. It needs no device, so any thread may call it.
 ///
-/// `rows` is as files have it, `[n, ty.row_bytes(n_cols)]` bytes, and `out` is
+/// `rows` has the file layout, `[n, ty.row_bytes(n_cols)]` bytes, and `out` has
 /// `[n, packed_row_bytes(ty, n_cols)]` bytes.
 ///
 /// # Panics
-/// If the lengths do not fit together, as [`packed_row_bytes`], or if
-/// [`Matrix::new`](crate::Matrix::new) refuses the type.
+/// As [`packed_row_bytes`], if the lengths do not match, or if [`Matrix::new`](crate::Matrix::new) refuses
+/// the type.
 pub fn pack_rows(ty: BlockType, n_cols: usize, rows: &[u8], out: &mut [u8]) {
     let (from, to) = (file_row_bytes(ty, n_cols), packed_row_bytes(ty, n_cols));
     if from == 0 {
@@ -139,10 +140,13 @@ fn levels_of(ty: BlockType, block: &[u8]) -> Levels {
     levels::of_block(ty, block).unwrap_or_else(|| unreachable!("{ty} has levels of its own"))
 }
 
-/// Writes a block: a word of the scale, the factors in nibbles, one for 16 columns or, with levels of four bits,
-/// for 32, then the levels of each group of 32 columns. Three bits: bits 0 and 1 of 16 columns in a word, of
-/// column `4 k + l` in bits `2 k` of byte `l`, and of the other 16 in the next, then bits 2, of column `4 k + l` in
-/// bit `k` of byte `l`. Four bits: columns 0 to 15 in low nibbles, 16 to 31 in high ones.
+/// Writes a block: a word with the scale, the factors as nibbles, then the levels of each group of 32
+/// columns. There is a factor per 16 columns, or per 32 if levels have four bits.
+///
+/// With three bits, a word has bits 0 and 1 of the first 16 columns, those of column `4 k + l` in bits `2 k`
+/// on of byte `l`; the next word has those of the other 16 columns; a third word has bit 2 of all columns,
+/// that of column `4 k + l` in bit `k` of byte `l`. With four bits, columns 0 to 15 are in the low nibbles
+/// and 16 to 31 in the high ones.
 fn write_levels(bits: usize, Levels { d, factors, levels }: &Levels, out: &mut [u8]) {
     out.fill(0);
     out[..2].copy_from_slice(d);
@@ -168,14 +172,14 @@ fn write_levels(bits: usize, Levels { d, factors, levels }: &Levels, out: &mut [
 fn ternary_block(Levels { d, levels, .. }: &Levels) -> [u8; 66] {
     let mut block = [0; 66];
     for (i, level) in levels.iter().enumerate() {
-        // Of 128 elements, number `32 k + l` lies in bits `2 k` of byte `l`.
+        // Element `32 k + l` of 128 is in bits `2 k` on of byte `l`.
         block[32 * (i / 128) + i % 32] |= level << (2 * (i % 128 / 32));
     }
     block[64..].copy_from_slice(d);
     block
 }
 
-/// Moves the bytes `scale` of each block after the rest of all blocks.
+/// Moves the bytes `scale` of all blocks to the row's end.
 fn split_row(block_bytes: usize, scale: Range<usize>, row: &[u8], out: &mut [u8]) {
     let (n_blocks, body_bytes) = (row.len() / block_bytes, block_bytes - scale.len());
     let (bodies, scales) = out.split_at_mut(n_blocks * body_bytes);

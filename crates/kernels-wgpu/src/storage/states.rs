@@ -1,8 +1,8 @@
-//! The recurrent states of a layer on the device, in slots of one size.
+//! The recurrent states of a layer on the device, in slots of equal size.
 //!
-//! A step reads the slot that a sequence continues from and writes the states after some of its rows to
-//! other slots; it changes none that it reads. Which slots these are is the host's to say, in the words
-//! of each step. How a state lies in its slot is the layer's kernel's own.
+//! A step reads the slot that a sequence continues from, and writes the states after some of its rows to
+//! other slots; it never writes a slot that it reads. The host assigns the slots, in the words of each step.
+//! The layout of a state in its slot belongs to the layer's kernel.
 
 use crate::Error;
 use crate::device::{Buffer, Gpu};
@@ -10,9 +10,9 @@ use crate::device::{Buffer, Gpu};
 /// The shape of a layer's states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateSpec {
-    /// Elements of a state, f32.
+    /// f32 elements per state.
     pub len: u32,
-    /// States that there is room for.
+    /// Number of slots.
     pub n_slots: u32,
 }
 
@@ -22,28 +22,28 @@ impl StateSpec {
         u64::from(self.len) * size_of::<f32>() as u64
     }
 
-    /// Bytes of all slots on the device, whose buffers are never empty.
+    /// Bytes of all slots on the device. Buffers are never empty.
     pub fn n_bytes(&self) -> u64 {
         self.slot_bytes().saturating_mul(u64::from(self.n_slots)).max(4)
     }
 }
 
-/// Where the words of a step say what becomes of states.
+/// Indices in `batch` of a step's words about states.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLists {
     /// `batch[seq_of_row_at + row]` is the index of the row's sequence.
     pub seq_of_row_at: u32,
-    /// Three words of each sequence: its first row, its number of rows, and the slot that they go on
-    /// from or [`Self::NONE`].
+    /// Three words per sequence: its first row, its number of rows, and the slot of its initial state or
+    /// [`Self::NONE`].
     pub seqs_at: u32,
-    /// `batch[writes_at + row]` is the slot that the state after the row goes to, or [`Self::NONE`].
+    /// `batch[writes_at + row]` is the slot for the state after the row, or [`Self::NONE`].
     pub writes_at: u32,
 }
 
 impl StateLists {
     /// No slot.
     pub const NONE: u32 = u32::MAX;
-    /// Words of a sequence.
+    /// Words per sequence.
     pub const SEQ_WORDS: u32 = 3;
 }
 
@@ -55,18 +55,18 @@ pub struct StateLayer {
 }
 
 impl StateLayer {
-    /// Zeroed slots; `what` names them in errors.
+    /// Creates zeroed slots. Errors name them `what`.
     ///
     /// # Errors
-    /// If they are larger than the device allows, or there is no memory left.
+    /// If they are larger than the device allows, or memory runs out.
     pub fn new(gpu: &Gpu, what: &str, spec: StateSpec) -> Result<Self, Error> {
         Ok(Self { slots: gpu.buffer(what, spec.n_bytes())?, spec })
     }
 
-    /// Whether a kernel of a device can see so many states, before they are made.
+    /// Checks whether a device supports so many states, without allocating.
     ///
     /// # Errors
-    /// If it cannot.
+    /// If they exceed the largest binding.
     pub fn check(gpu: &Gpu, what: &str, spec: StateSpec) -> Result<(), Error> {
         gpu.check_binding(what, spec.n_bytes())
     }
@@ -76,8 +76,7 @@ impl StateLayer {
         self.spec.slot_bytes()
     }
 
-    /// Appends the state of a slot to `out`, by way of `room`, a readback buffer of
-    /// [`Self::slot_bytes`].
+    /// Appends the state in a slot to `out`, through `room`, a readback buffer of [`Self::slot_bytes`].
     ///
     /// # Errors
     /// If the device fails.
@@ -100,7 +99,7 @@ impl StateLayer {
         gpu.read(room, &mut out[at..])
     }
 
-    /// Fills a slot with what [`Self::read`] gave.
+    /// Writes the bytes that [`Self::read`] read to a slot.
     ///
     /// # Errors
     /// If the device fails.
