@@ -1,6 +1,7 @@
 //! A plan on the CPU: one arm per operation, each calling its kernel.
 
 use super::experts::{self, ExpertMemory, ExpertStep};
+use super::finite;
 use super::linear::{self, LinearScratch, LinearStep};
 use super::memory::Arena;
 use super::names;
@@ -186,6 +187,10 @@ impl CpuExecutable {
                     bias: self.biases[idx].as_deref(),
                 };
                 linear.run(step, &mut self.arena, &mut self.linear);
+                if cfg!(debug_assertions) {
+                    let bias = self.biases[idx].as_deref();
+                    finite::assert_finite(idx, step, &self.weights, bias, &self.arena, n_rows);
+                }
             }
             Op::Reorder { order } => {
                 let order = self.weights.vector(*order);

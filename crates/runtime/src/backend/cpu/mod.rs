@@ -3,6 +3,7 @@
 
 mod executable;
 mod experts;
+mod finite;
 mod free;
 mod linear;
 mod memory;
