@@ -15,10 +15,8 @@ impl Worker {
                 tell(events);
             }
         }
-        let fullest = self.runner.pools().max_by(|a, b| {
-            let share = |p: &realizar_kvcache::PoolStats| (p.used - p.idle) as f64 / p.total as f64;
-            share(a).total_cmp(&share(b))
-        });
+        let fullest =
+            self.runner.pools().max_by(|a, b| a.utilization().total_cmp(&b.utilization()));
         let (prefix, states) = (self.runner.prefix_stats(), self.runner.state_stats());
         let running = self.n_running();
         let waiting_tokens = self.waiting.values().map(Run::n_known).sum();
