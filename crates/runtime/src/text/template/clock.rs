@@ -1,4 +1,4 @@
-//! `strftime` for templates that write the date, in UTC, without a calendar library.
+//! `strftime` in UTC, for templates and timestamps, without a calendar library.
 
 use std::time::{Duration, SystemTime};
 
@@ -59,8 +59,11 @@ impl Date {
     }
 }
 
-/// Writes `time` by `format`; a directive that is not known is an error that names it.
-pub(super) fn strftime(time: SystemTime, format: &str) -> Result<String, String> {
+/// Formats a time in UTC by a format of C's `strftime`.
+///
+/// # Errors
+/// A message that names the directive, if it is not supported.
+pub fn strftime(time: SystemTime, format: &str) -> Result<String, String> {
     let date = Date::new(time);
     let (hour, minute, second) =
         (date.second_of_day / 3600, date.second_of_day / 60 % 60, date.second_of_day % 60);

@@ -44,6 +44,7 @@ use minijinja::value::{Kwargs, Rest, Serde, Value, ValueKind, ValueOrKwargs};
 use minijinja::{AutoEscape, Environment, ErrorKind, State, UndefinedBehavior, functions};
 
 use crate::base::panics;
+pub use clock::strftime;
 pub use error::Error;
 use message::ForTemplate;
 pub use message::{Content, Message};

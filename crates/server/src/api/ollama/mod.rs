@@ -12,6 +12,7 @@ mod request;
 
 use crate::error::ApiError;
 use crate::state::AppState;
+use realizar_runtime::template::strftime;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[cfg(test)]
@@ -58,20 +59,9 @@ fn tagged(name: &str) -> String {
 
 /// A time as RFC 3339 writes it, in UTC.
 fn timestamp(time: SystemTime) -> String {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (secs, nanos) = (since.as_secs(), since.subsec_nanos());
-    let (days, second) = (secs / 86400, secs % 86400);
-    // Years that begin in March, so that the leap day is their last; 400 of them have 146097 days.
-    let day = days + 719_468;
-    let (era, of_era) = (day / 146_097, day % 146_097);
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year + year / 4 - year / 100);
-    let from_march = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * from_march + 2) / 5 + 1;
-    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
-    let year = era * 400 + year + u64::from(month <= 2);
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{nanos:09}Z")
+    let nanos = time.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    let seconds = strftime(time, "%FT%T").expect("the directives are supported");
+    format!("{seconds}.{nanos:09}Z")
 }
 
 fn now() -> String {
