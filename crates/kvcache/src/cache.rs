@@ -30,6 +30,15 @@ pub struct PageCopy {
     pub to: PageId,
 }
 
+/// The pages of one layer group of a [`KvCache`].
+#[derive(Debug, Clone, Copy)]
+pub struct GroupPool {
+    /// The group's attention window, see [`GroupSpec::window`](crate::GroupSpec::window).
+    pub window: Option<usize>,
+    /// Number of pages.
+    pub n_pages: usize,
+}
+
 /// The page pools of all layer groups and the prefix cache over them.
 ///
 /// A step goes as follows: [`Self::grow`] allocates the positions of each sequence, the backend makes
@@ -45,22 +54,22 @@ pub struct KvCache {
 }
 
 impl KvCache {
-    /// A cache with a pool for each layer group, given as its attention window and number of pages.
+    /// A cache with a pool of pages for each layer group.
     /// `n_states` is the number of recurrent states, `None` for a model without recurrent layers.
     /// Sequences have at most `max_seq_len` positions. `prefixes` turns the prefix cache on.
     pub fn new(
-        groups: &[(Option<usize>, usize)],
+        groups: &[GroupPool],
         n_states: Option<usize>,
         max_seq_len: usize,
         prefixes: bool,
     ) -> Self {
-        let windows: Vec<_> = groups.iter().map(|(window, _)| *window).collect();
+        let windows: Vec<_> = groups.iter().map(|group| group.window).collect();
         let has_states = n_states.is_some();
         Self {
             tree: prefixes.then(|| PrefixTree::new(windows.clone(), has_states)),
             windows,
             pools: Pools {
-                pages: groups.iter().map(|(_, n_pages)| PagePool::new(*n_pages)).collect(),
+                pages: groups.iter().map(|group| PagePool::new(group.n_pages)).collect(),
                 states: StatePool::new(n_states.unwrap_or(0)),
             },
             has_states,

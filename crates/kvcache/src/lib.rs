@@ -43,7 +43,7 @@ mod state;
 mod symbol;
 
 pub use block_table::BlockTable;
-pub use cache::{KvCache, PageCopy};
+pub use cache::{GroupPool, KvCache, PageCopy};
 pub use error::Error;
 pub use layout::{GroupSpec, KvLayout, PAGE_ALIGN, PAGE_LEN};
 pub use pool::{PageId, PagePool, PoolStats, StateId};

@@ -4,7 +4,7 @@ mod common;
 
 use common::OfTokens;
 use realizar_kvcache::{
-    CacheEvent, Error, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages, Symbol, Variant,
+    CacheEvent, Error, GroupPool, KvCache, PAGE_LEN, PageCopy, PageId, SeqPages, Symbol, Variant,
 };
 use std::ops::Range;
 
@@ -15,7 +15,7 @@ fn cache(n_pages: usize, window: Option<usize>) -> KvCache {
 
 /// As [`cache`], with `n_states` recurrent states.
 fn cache_of(n_pages: usize, window: Option<usize>, n_states: Option<usize>) -> KvCache {
-    let groups = [(None, n_pages), (window, n_pages)];
+    let groups = [None, window].map(|window| GroupPool { window, n_pages });
     KvCache::new(&groups[..1 + usize::from(window.is_some())], n_states, 64 * PAGE_LEN, true)
 }
 
@@ -107,7 +107,8 @@ fn utilization_counts_the_pages_of_all_groups() {
     cache.clear_prefixes();
     assert_eq!(cache.prefix_stats().utilization(), 0.0);
     // Without a prefix cache all statistics are zero.
-    let cache = KvCache::new(&[(None, 16)], None, 64 * PAGE_LEN, false);
+    let cache =
+        KvCache::new(&[GroupPool { window: None, n_pages: 16 }], None, 64 * PAGE_LEN, false);
     assert_eq!((cache.prefix_stats().hit_rate(), cache.prefix_stats().utilization()), (0.0, 0.0));
 }
 

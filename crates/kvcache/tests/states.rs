@@ -3,10 +3,10 @@
 mod common;
 
 use common::OfTokens;
-use realizar_kvcache::{Error, KvCache, PAGE_LEN, SeqPages};
+use realizar_kvcache::{Error, GroupPool, KvCache, PAGE_LEN, SeqPages};
 
 fn cache(n_states: usize) -> KvCache {
-    KvCache::new(&[(None, 256)], Some(n_states), 8192, true)
+    KvCache::new(&[GroupPool { window: None, n_pages: 256 }], Some(n_states), 8192, true)
 }
 
 fn prompt(n: usize, salt: u32) -> Vec<u32> {

@@ -41,7 +41,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
 pub fn expert_bias(
     gpu: &Gpu,
     rows: Rows<'_>,
-    (vectors, biases): (&Buffer, u32),
+    vectors: &Buffer,
+    biases: u32,
     x: View,
     routes: View,
     out: View,
@@ -87,7 +88,7 @@ mod tests {
             let vectors = testing::filled(&gpu, &biases);
             // The first row takes no part.
             let bench = Bench::new(&gpu, &values, &[1, n_rows - 1]);
-            let kernel = expert_bias(&gpu, bench.rows(0), (&vectors, 2), x, routes, x).unwrap();
+            let kernel = expert_bias(&gpu, bench.rows(0), &vectors, 2, x, routes, x).unwrap();
             let found = bench.run(&[(&kernel, n_rows - 1)]);
             let mut wanted = values.clone();
             for (row, ids) in (0..).zip(ids).skip(1) {

@@ -40,7 +40,8 @@ pub(crate) fn shaders() -> Vec<Shader> {
 pub fn reorder(
     gpu: &Gpu,
     rows: Rows<'_>,
-    (vectors, order): (&Buffer, u32),
+    vectors: &Buffer,
+    order: u32,
     x: View,
     out: View,
 ) -> Result<Kernel, Error> {
@@ -69,7 +70,7 @@ mod tests {
             let values: Vec<f32> = (0..12).map(|i| i as f32).collect();
             let order = testing::filled(&gpu, &[3.0_f32, 1.0]);
             let bench = Bench::new(&gpu, &values, &[0, 2]);
-            let kernel = reorder(&gpu, bench.rows(0), (&order, 0), x, out).unwrap();
+            let kernel = reorder(&gpu, bench.rows(0), &order, 0, x, out).unwrap();
             assert_eq!(bench.run(&[(&kernel, 2)])[8..], [3.0, 1.0, 7.0, 5.0]);
         }
     }
@@ -87,7 +88,7 @@ mod tests {
                 let vectors = testing::filled(&gpu, &[&[9.0; 5][..], &floats].concat());
                 // Rows 1 to 3.
                 let bench = Bench::new(&gpu, &values, &[1, 3]);
-                let kernel = reorder(&gpu, bench.rows(0), (&vectors, 5), x, out).unwrap();
+                let kernel = reorder(&gpu, bench.rows(0), &vectors, 5, x, out).unwrap();
                 let found = bench.run(&[(&kernel, 3)]);
                 let mut wanted = values.clone();
                 for r in 1..4 {

@@ -139,7 +139,8 @@ impl KvLayer {
         &self,
         recorder: &mut Recorder<'_>,
         spec: &KvSpec,
-        (from, to): (u32, u32),
+        from: u32,
+        to: u32,
         room: &Buffer,
     ) {
         let n_bytes = spec.page_bytes();

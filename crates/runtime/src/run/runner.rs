@@ -15,8 +15,8 @@ use crate::backend::{Batch, Executable, Role, Wants};
 use crate::graph::plan::RowLimits;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
-    BlockTable, CacheEvent, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats, SeqPages, Symbol,
-    Variant,
+    BlockTable, CacheEvent, GroupPool, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats,
+    SeqPages, Symbol, Variant,
 };
 use std::sync::Arc;
 
@@ -101,8 +101,11 @@ impl Runner {
             group.slots.reserve(limits.tokens);
             group.tables.reserve(limits.tokens);
         }
-        let groups: Vec<_> =
-            kv.iter().map(|(layout, n_pages)| (layout.spec().window, *n_pages)).collect();
+        let group = |(layout, n_pages): &(KvLayout, usize)| GroupPool {
+            window: layout.spec().window,
+            n_pages: *n_pages,
+        };
+        let groups: Vec<_> = kv.iter().map(group).collect();
         Self {
             files: executable.files(),
             executable,

@@ -279,8 +279,8 @@ impl Binder<'_> {
             Op::ExpertLinear(linear) => self.experts(linear, (plan, idx)),
             Op::ExpertBias(bias) => {
                 let biases = self.weight(Some(bias.biases)).expect("the biases were uploaded");
-                let (biases, routes) = ((&self.weights.vectors, biases), view(&step.inputs[1]));
-                kernels::expert_bias(self.gpu, rows, biases, x, routes, out).map(one)
+                let (vectors, routes) = (&self.weights.vectors, view(&step.inputs[1]));
+                kernels::expert_bias(self.gpu, rows, vectors, biases, x, routes, out).map(one)
             }
             Op::Combine => self.combine(step).map(one),
             Op::AllReduce { .. } | Op::AllGather => unreachable!("a device alone has no ranks"),
@@ -291,8 +291,8 @@ impl Binder<'_> {
             }
             Op::Reorder { order } => {
                 let order = self.weight(Some(*order)).expect("the order was uploaded");
-                let order = (&self.weights.vectors, order);
-                kernels::reorder(self.gpu, rows, order, x, out).map(one)
+                let vectors = &self.weights.vectors;
+                kernels::reorder(self.gpu, rows, vectors, order, x, out).map(one)
             }
             Op::Concat => {
                 let copies = parts(step).map(|(input, part)| {

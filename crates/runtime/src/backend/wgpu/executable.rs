@@ -433,7 +433,7 @@ impl Executable for WgpuExecutable {
         for copy in copies {
             let group = &self.kv[copy.group];
             for layer in &group.layers {
-                layer.copy_page(&mut recorder, &group.spec, (copy.from.0, copy.to.0), &self.page);
+                layer.copy_page(&mut recorder, &group.spec, copy.from.0, copy.to.0, &self.page);
             }
         }
         recorder.submit().map_err(|e| device_error(&self.name, &e))
