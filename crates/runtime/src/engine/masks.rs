@@ -1,28 +1,46 @@
-//! What grammars allow next, computed while the model runs.
+//! Grammar masks, computed while the model runs.
 //!
-//! A mask depends on the tokens that were chosen so far and not on the logits, so it is ready when
-//! they are. Constraints leave their answers for the time of a step, for a thread of their own, and
-//! come back with the mask. The list that they travel in is always the same.
+//! A mask depends on the tokens that were sampled so far and not on the logits, so it is ready when
+//! these are. For the time of a step the constraints move to a thread of their own, and return with
+//! their masks. The list that they travel in is reused.
 
-use super::job::{Run, Stage};
-use super::schedule::{Planned, Wanted};
+use super::sequence::{Sequence, Stage};
+use super::step::StepPlan;
 use crate::Error;
 use crate::base::panics;
+use crate::run::Outputs;
 use crate::text::constrain::{Constraint, TokenMask};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// A constraint that is worked on.
+/// A constraint whose mask is computed.
 struct Task {
-    run: usize,
-    answer: usize,
+    seq_idx: usize,
+    /// The index of its answer in the sequence.
+    answer_idx: usize,
     constraint: Constraint,
     mask: Option<TokenMask>,
-    took: Duration,
+    time: Duration,
 }
 
-/// The constraints of a step, and the thread that computes their masks. The thread ends when this
-/// is dropped.
+impl Task {
+    fn new(seq_idx: usize, answer_idx: usize, constraint: Constraint) -> Self {
+        Self { seq_idx, answer_idx, constraint, mask: None, time: Duration::ZERO }
+    }
+
+    /// Computes the mask. If that fails, there is none, and the sampler fails with the error.
+    fn compute(&mut self) {
+        let start = Instant::now();
+        let mask = panics::caught(|| self.constraint.compute_mask().ok());
+        self.mask = mask.unwrap_or_else(|panic| {
+            tracing::error!("a grammar's mask panicked: {panic}");
+            None
+        });
+        self.time = start.elapsed();
+    }
+}
+
+/// The constraints of a step, and the thread that computes their masks. Dropping it ends the thread.
 pub(super) struct Masks {
     tasks: Vec<Task>,
     /// Whether the thread has the tasks.
@@ -31,18 +49,21 @@ pub(super) struct Masks {
     from_thread: Receiver<Vec<Task>>,
 }
 
+/// The thread catches every panic of a grammar.
+const LIVES: &str = "the thread of masks lives as long as the engine's";
+
 impl Masks {
     /// Starts the thread.
     ///
     /// # Errors
     /// If the system gives no thread.
     pub(super) fn start() -> Result<Self, Error> {
-        // Channels with a bound allocate once, when they are made.
+        // Bounded channels allocate once, when they are created.
         let (to_thread, tasks) = sync_channel::<Vec<Task>>(1);
         let (results, from_thread) = sync_channel(1);
         let work = move || {
             for mut tasks in tasks {
-                compute(&mut tasks);
+                tasks.iter_mut().for_each(Task::compute);
                 if results.send(tasks).is_err() {
                     return;
                 }
@@ -53,47 +74,46 @@ impl Masks {
         Ok(Self { tasks: Vec::new(), is_away: false, to_thread, from_thread })
     }
 
-    /// Takes the constraints of the answers that get logits in this step, and begins to compute
+    /// Takes the constraints of the answers that are sampled in this step, and begins to compute
     /// their masks.
-    pub(super) fn begin(&mut self, running: &mut [Run], planned: &[Planned]) {
+    pub(super) fn begin(&mut self, seqs: &mut [Sequence], plan: &StepPlan) {
         assert!(!self.is_away, "masks are computed for one step at a time");
-        let tasks = &mut self.tasks;
-        for planned in planned.iter().filter(|planned| planned.wanted != Wanted::None) {
-            let run = planned.run;
-            let mut take = |(answer, state): (usize, &mut crate::generate::answer::Answer)| {
-                let constraint = state.take_constraint();
-                tasks.extend(constraint.map(|constraint| Task {
-                    run,
-                    answer,
-                    constraint,
-                    mask: None,
-                    took: Duration::ZERO,
-                }));
-            };
-            match &mut running[run].stage {
-                Stage::Prompt { answers, .. } => answers.iter_mut().enumerate().for_each(take),
-                Stage::Answer(answer) => take((0, &mut **answer)),
+        for chunk in plan.chunks.iter().filter(|chunk| chunk.outputs != Outputs::None) {
+            let seq_idx = chunk.seq_idx;
+            match &mut seqs[seq_idx].stage {
+                Stage::Prompt { answers, .. } => {
+                    for (i, answer) in answers.iter_mut().enumerate() {
+                        let constraint = answer.take_constraint();
+                        self.tasks.extend(constraint.map(|own| Task::new(seq_idx, i, own)));
+                    }
+                }
+                Stage::Answer(answer) => {
+                    let constraint = answer.take_constraint();
+                    self.tasks.extend(constraint.map(|own| Task::new(seq_idx, 0, own)));
+                }
                 Stage::Embedding(_) => {}
             }
         }
-        if !tasks.is_empty() {
-            self.to_thread.send(std::mem::take(tasks)).expect(LIVES);
+        if !self.tasks.is_empty() {
+            self.to_thread.send(std::mem::take(&mut self.tasks)).expect(LIVES);
             self.is_away = true;
         }
     }
 
-    /// Waits for the masks, and gives the constraints back to their answers.
-    pub(super) fn finish(&mut self, running: &mut [Run]) {
+    /// Waits for the masks, and returns the constraints to their answers.
+    pub(super) fn finish(&mut self, seqs: &mut [Sequence]) {
         self.wait();
-        for Task { run, answer, constraint, mask, took } in self.tasks.drain(..) {
-            let run = &mut running[run];
-            match &mut run.stage {
-                Stage::Prompt { answers, .. } => answers[answer].put_constraint(constraint, mask),
-                Stage::Answer(state) => {
-                    state.put_constraint(constraint, mask);
-                    run.mask_time = took;
+        for Task { seq_idx, answer_idx, constraint, mask, time } in self.tasks.drain(..) {
+            let seq = &mut seqs[seq_idx];
+            match &mut seq.stage {
+                Stage::Prompt { answers, .. } => {
+                    answers[answer_idx].put_constraint(constraint, mask);
                 }
-                Stage::Embedding(_) => unreachable!("a text that is embedded has no grammar"),
+                Stage::Answer(answer) => {
+                    answer.put_constraint(constraint, mask);
+                    seq.mask_time = time;
+                }
+                Stage::Embedding(_) => unreachable!("an embedding has no grammar"),
             }
         }
     }
@@ -108,21 +128,5 @@ impl Masks {
         if std::mem::take(&mut self.is_away) {
             self.tasks = self.from_thread.recv().expect(LIVES);
         }
-    }
-}
-
-/// Whatever a grammar does, it is caught.
-const LIVES: &str = "the thread of masks lives as long as the engine's";
-
-/// Computes the masks. One that fails is left out: it fails again, with its error, when its
-/// answer asks for it.
-fn compute(tasks: &mut [Task]) {
-    for Task { constraint, mask, took, .. } in tasks {
-        let start = Instant::now();
-        *mask = panics::caught(|| constraint.compute_mask().ok()).unwrap_or_else(|panic| {
-            tracing::error!("a grammar's mask panicked: {panic}");
-            None
-        });
-        *took = start.elapsed();
     }
 }

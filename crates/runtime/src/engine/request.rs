@@ -11,23 +11,22 @@ use std::time::Duration;
 /// A prompt and how to continue from it.
 #[derive(Debug, Clone)]
 pub struct Request {
-    /// The prompt; at least one row. No tokens are drafted for one with embeddings.
+    /// The prompt; at least one row. Prompts with embeddings disable drafting.
     pub prompt: Prompt,
-    /// How each answer is generated. Answer `i` samples with the seed plus `i`.
+    /// The parameters of each answer. Answer `i` samples with the seed plus `i`.
     pub params: GenerateParams,
-    /// Answers to the one prompt, whose pages they share.
+    /// The number of answers, which share the prompt's pages.
     pub n: usize,
-    /// Requests with a lower value are run first.
+    /// The priority; lower values run first.
     pub priority: i32,
-    /// How many of the most likely tokens to report at each position of the prompt.
+    /// The number of most likely tokens to report at each prompt position.
     pub prompt_logprobs: Option<usize>,
-    /// Whether the prompt begins with what the prefix cache has of it. Answers are the same in either
-    /// case.
+    /// Whether the prompt is looked up in the prefix cache. Answers do not depend on it.
     pub reuses_prefix: bool,
 }
 
 impl Request {
-    /// One answer to `prompt`.
+    /// A request for one answer to `prompt`.
     pub fn new(prompt: impl Into<Prompt>, params: GenerateParams) -> Self {
         Self {
             prompt: prompt.into(),
@@ -40,65 +39,65 @@ impl Request {
     }
 }
 
-/// A text whose embedding is wanted, of a model that was loaded for embeddings.
+/// A request for the embedding of a text, by a model that was loaded for embeddings.
 #[derive(Debug, Clone)]
 pub struct EmbeddingRequest {
     /// The text; at least one row.
     pub prompt: Prompt,
-    /// What the embedding is to be like.
+    /// The parameters of the embedding.
     pub params: EmbedParams,
-    /// Requests with a lower value are run first.
+    /// The priority; lower values run first.
     pub priority: i32,
 }
 
 impl EmbeddingRequest {
-    /// The embedding of `prompt`.
+    /// A request for the embedding of `prompt`.
     pub fn new(prompt: impl Into<Prompt>, params: EmbedParams) -> Self {
         Self { prompt: prompt.into(), params, priority: 0 }
     }
 }
 
-/// What happens to a request. The last event is [`EngineEvent::Finished`] of its last answer,
+/// An event of a request. The last one is [`EngineEvent::Finished`] of the last answer,
 /// [`EngineEvent::Embedding`], or [`EngineEvent::Failed`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EngineEvent {
-    /// The prompt was run.
+    /// The prefill is complete.
     Prompt {
-        /// Tokens whose keys and values were in the cache.
+        /// The number of prompt tokens from the prefix cache.
         cached_tokens: usize,
-        /// From its first step to the end of its last one.
+        /// The time from the start of its first step to the end of its last one.
         prefill: Duration,
-        /// How likely each token of the prompt was, when that was requested: of all but the first.
+        /// The log-probability of each prompt token but the first, if requested.
         logprobs: Vec<PromptLogprob>,
     },
-    /// A token of one answer was generated.
+    /// An answer got a token.
     Token(AnswerToken),
     /// An answer is complete.
     Finished {
-        /// The answer.
+        /// The index of the answer.
         index: usize,
         /// Why it ended.
         reason: FinishReason,
-        /// The end of its text that came with no token: it was held back as the possible beginning
-        /// of a stop text or of a character.
+        /// The rest of its text, which was held back as the possible beginning of a stop text or as an
+        /// incomplete character.
         tail: String,
-        /// What of the request ended it.
+        /// The stop text or stop token that ended it.
         stop: Option<StopCause>,
     },
-    /// The embedding that was requested; nothing more will come.
+    /// The embedding; the request is complete.
     Embedding {
-        /// Its elements.
+        /// The elements of the vector.
         values: Vec<f32>,
-        /// Tokens whose keys and values were in the cache.
+        /// The number of prompt tokens from the prefix cache.
         cached_tokens: usize,
     },
-    /// The request ended with an error; nothing more will come.
+    /// The request ended with an error.
     Failed(Error),
 }
 
 impl EngineEvent {
-    /// The text that it adds to its answer: a token's, or the end of an answer that came with no token.
+    /// The text that the event adds to its answer.
     pub fn text(&self) -> &str {
         match self {
             Self::Token(token) => &token.text,
@@ -111,38 +110,39 @@ impl EngineEvent {
 /// A generated token.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AnswerToken {
-    /// The answer that it belongs to.
+    /// The index of its answer.
     pub index: usize,
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// The text that it made certain, which may be none, or that of several.
+    /// The text that it completed: empty while a character or a possible stop text is incomplete, and
+    /// then that of several tokens.
     pub text: String,
-    /// Its log-probability, when that was requested, as [`TopLogprob::logprob`].
+    /// Its log-probability, if requested, as [`TopLogprob::logprob`].
     pub logprob: Option<f32>,
-    /// The most likely tokens, when they were requested, best first.
+    /// The most likely tokens, if requested, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// How likely a token of the prompt was after those before it.
+/// The log-probability of a prompt token, given those before it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptLogprob {
-    /// The token.
+    /// The token id.
     pub id: u32,
     /// Its log-probability.
     pub logprob: f32,
-    /// Its place among all tokens by their log-probabilities, from 1. Equally likely tokens all
-    /// have the last of their places.
+    /// Its rank in the vocabulary by log-probability, from 1. Ties share the highest number of their
+    /// ranks.
     pub rank: usize,
-    /// The most likely tokens at its place, best first.
+    /// The most likely tokens at its position, best first.
     pub top_logprobs: Vec<TopLogprob>,
 }
 
-/// Where a request's events go. It is called by the engine's thread and must not wait. If it panics,
-/// the requests of the step end with [`EngineEvent::Failed`].
+/// Receives the events of a request. It is called on the engine's thread and must not block. If it
+/// panics, the requests of the step end with [`EngineEvent::Failed`].
 pub type Sink = Box<dyn FnMut(EngineEvent) + Send>;
 
-/// A request that was taken. Dropping the ticket cancels what is not finished: its pages are free
-/// at the next step, and no further event comes.
+/// A handle on an accepted request. Dropping it cancels the request: its pages are freed at the next
+/// step, and it gets no further events.
 #[derive(Debug)]
 pub struct Ticket {
     pub(super) cancelled: Arc<AtomicBool>,
@@ -154,22 +154,22 @@ impl Drop for Ticket {
     }
 }
 
-/// Why a request was not taken.
+/// Why a request was rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many requests wait as are allowed to.
+    /// The queue is full.
     #[error("the queue is full: {waiting} requests are waiting")]
     QueueFull {
-        /// Waiting requests.
+        /// The number of waiting requests.
         waiting: usize,
-        /// When there may be room again.
+        /// The estimated time until there is room.
         retry_after: Duration,
     },
     /// The engine is shutting down, or has ended.
     #[error("the engine accepts no more requests")]
     Closed,
-    /// The request cannot be met as it is.
+    /// The request is invalid.
     #[error(transparent)]
     Invalid(#[from] Error),
 }

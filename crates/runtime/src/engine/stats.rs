@@ -1,23 +1,23 @@
-//! What the engine counts, for monitoring. The lock is held only for single changes.
+//! Statistics for monitoring. Their lock is held for single updates only.
 //!
-//! The bounds of the histograms are those that dashboards for inference servers are made for.
+//! The bounds of the histograms are those of vLLM's metrics, which dashboards expect.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Bounds of times to the first token, in seconds.
+/// Bucket bounds of the time to first token, in seconds.
 const TTFT: &[f64] = &[
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
     20.0, 40.0, 80.0, 160.0, 640.0, 2560.0,
 ];
 
-/// Bounds of times between tokens, in seconds.
+/// Bucket bounds of the inter-token latency, in seconds.
 const INTER_TOKEN: &[f64] = &[
     0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
     40.0, 80.0,
 ];
 
-/// Bounds of times of requests and of their phases, in seconds.
+/// Bucket bounds of the times of requests and of their phases, in seconds.
 const REQUEST: &[f64] = &[
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0,
@@ -26,9 +26,9 @@ const REQUEST: &[f64] = &[
 /// A histogram of durations.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Histogram {
-    /// The upper bounds of the buckets, in seconds; a last bucket has none.
+    /// The upper bounds of all buckets but the last, in seconds.
     pub bounds: &'static [f64],
-    /// How many durations fell into each bucket.
+    /// The number of durations in each bucket.
     pub counts: Vec<u64>, // [bounds.len() + 1]
     /// The sum of all durations, in seconds.
     pub sum: f64,
@@ -39,7 +39,7 @@ impl Histogram {
         Self { bounds, counts: vec![0; bounds.len() + 1], sum: 0.0 }
     }
 
-    /// How many durations there are.
+    /// The number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -51,99 +51,98 @@ impl Histogram {
     }
 }
 
-/// How answers and embeddings ended.
+/// Completed answers and embeddings by reason.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FinishCounts {
-    /// The model ended them, or a stop text did.
+    /// An end-of-generation token, a stop token or a stop text.
     pub stop: u64,
-    /// They reached their limit of tokens, or the end of the context.
+    /// The maximum number of tokens, or the end of the context.
     pub length: u64,
-    /// They were embeddings, and are complete.
+    /// Complete embeddings.
     pub embedding: u64,
-    /// The client went away.
+    /// The request was cancelled.
     pub cancelled: u64,
-    /// An error ended them.
+    /// The request failed.
     pub failed: u64,
 }
 
-/// The state of an engine and what it did since it was started.
+/// The state of an engine, and its counters since it was started.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineStats {
-    /// Requests that are being worked on.
+    /// Running requests.
     pub running: usize,
     /// Waiting requests.
     pub waiting: usize,
-    /// Tokens of those that waited when the last step ended: of prompts, and of answers that lost
-    /// their pages.
+    /// Tokens of waiting and preempted sequences, as of the last step.
     pub waiting_tokens: usize,
-    /// Pages of the key-value cache that requests hold, in the group of layers that is fullest.
+    /// Pages of the key-value cache that requests hold, in the fullest group of layers.
     pub kv_used_pages: usize,
-    /// Pages of that group that are kept for prompts to come, and evicted when they are needed.
+    /// Pages of that group that only the prefix cache holds, evicted when they are needed.
     pub kv_idle_pages: usize,
     /// All pages of that group.
     pub kv_total_pages: usize,
     /// Prompt tokens.
     pub prompt_tokens: u64,
-    /// Tokens that were generated.
+    /// Generated tokens.
     pub generated_tokens: u64,
-    /// Prompt tokens that were looked up in the prefix cache.
+    /// Prompt tokens looked up in the prefix cache.
     pub prefix_queries: u64,
-    /// Of these, tokens that were found.
+    /// Prompt tokens found in the prefix cache.
     pub prefix_hits: u64,
     /// Pages of tokens evicted from the prefix cache.
     pub prefix_evictions: u64,
     /// Recurrent states that requests hold; all counts of states are 0 for models without.
     pub states_used: usize,
-    /// Recurrent states that there is room for.
+    /// The capacity of the pool of recurrent states.
     pub states_total: usize,
     /// Recurrent states that the prefix cache holds.
     pub prefix_states: usize,
-    /// Recurrent states that were put into the prefix cache.
+    /// Recurrent states stored in the prefix cache.
     pub prefix_states_stored: u64,
     /// Recurrent states evicted from the prefix cache.
     pub prefix_state_evictions: u64,
-    /// Prompt tokens whose pages were found in the prefix cache, but no state to continue from.
+    /// Prompt tokens whose pages the prefix cache had, without a state to continue from.
     pub prefix_stateless: u64,
-    /// Answers that were preempted and recomputed.
+    /// Preemptions of sequences.
     pub preemptions: u64,
-    /// Steps that panicked; each ended the requests that were in it.
+    /// Steps that panicked; each ended its requests.
     pub panics: u64,
-    /// How answers ended.
+    /// Completed answers and embeddings.
     pub finished: FinishCounts,
     /// Draft tokens that were run.
     pub draft_tokens: u64,
-    /// Of these, tokens that the model then chose.
+    /// Draft tokens that were accepted.
     pub accepted_tokens: u64,
-    /// Decode rows that were launched before the step before them was collected.
+    /// Decode rows launched ahead, before the previous step was collected.
     pub ahead_rows: u64,
-    /// Of these, rows that were discarded: their answers had ended, or the token was another one.
+    /// Rows launched ahead that were discarded: the answer had ended, or got another token.
     pub ahead_wasted: u64,
-    /// Both counts of what prompt lookup drafted.
+    /// Draft tokens by prompt lookup.
     pub drafts_by_lookup: DraftCounts,
-    /// Those of what a draft model drafted.
+    /// Draft tokens by a draft model.
     pub drafts_by_model: DraftCounts,
-    /// Those of what the model's own layer for multi-token prediction drafted.
+    /// Draft tokens by the model's own multi-token prediction layer.
     pub drafts_by_head: DraftCounts,
-    /// From a request's arrival to its first token.
+    /// Time to first token, from a request's arrival.
     pub ttft: Histogram,
-    /// From one token of an answer to the next.
+    /// Inter-token latency.
     pub inter_token: Histogram,
-    /// From a request's arrival to its end.
+    /// End-to-end time, from a request's arrival to its end.
     pub e2e: Histogram,
-    /// From a request's arrival to its first step.
+    /// Queue time, from a request's arrival to its first step.
     pub queue: Histogram,
-    /// From a request's first step to its first token, or to its embedding.
+    /// Prefill time, from a request's first step to its first token or its embedding.
     pub prefill: Histogram,
-    /// From a request's first token to its end.
+    /// Decode time, from a request's first token to its end.
     pub decode: Histogram,
 }
 
 /// Draft tokens of one source.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DraftCounts {
-    /// Tokens that were drafted and run.
+    /// Draft tokens that were run.
     pub drafted: u64,
-    /// Of these, tokens that the model then chose.
+    /// Draft tokens that were accepted.
     pub accepted: u64,
 }
 
@@ -188,19 +187,19 @@ impl Default for EngineStats {
     }
 }
 
-/// The statistics of a running engine. The lock is not exposed, so no caller can hold it while a
-/// row is sampled or a sink is called.
+/// The statistics of a running engine. Its lock is not exposed, so it is never held while a row is
+/// sampled or a sink is called.
 #[derive(Debug, Default)]
 pub(super) struct Counters(Mutex<EngineStats>);
 
 impl Counters {
-    /// Changes the statistics; `change` does nothing else.
+    /// Updates the statistics; `change` must do nothing else.
     pub(super) fn update<T>(&self, change: impl FnOnce(&mut EngineStats) -> T) -> T {
-        // Counters stay valid even if a holder of the lock panicked.
+        // The statistics stay valid even if a holder of the lock panicked.
         change(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The statistics as they are now.
+    /// A copy of the statistics.
     pub(super) fn read(&self) -> EngineStats {
         self.update(|stats| stats.clone())
     }

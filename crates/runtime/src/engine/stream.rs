@@ -1,12 +1,12 @@
-//! What happens to a request as a stream: an iterator for threads, and a `Stream` for async programs.
+//! The events of a request as a stream: an iterator for threads, and a `Stream` for async programs.
 //!
-//! Events go from the engine's thread through a queue. Waiting for one uses a condition variable or
-//! leaves a waker, so no async runtime is needed, and any will do.
+//! Events leave the engine's thread through a channel. Its receiver waits on a condition variable or
+//! leaves a waker, so it needs no async runtime and works with any.
 
+use super::Engine;
 use super::request::{EngineEvent, Request, SubmitError, Ticket};
-use super::{Engine, ModelInfo};
 use crate::Error;
-use crate::generate::{FinishReason, GenerateParams, Generation, Timings, chat_prompt};
+use crate::generate::{FinishReason, GenerateParams, Generation, Timings};
 use crate::text::template::Message;
 use futures_core::Stream;
 use std::collections::VecDeque;
@@ -17,10 +17,11 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// What happens to a request: an iterator that waits for each event, and a [`Stream`] for async programs.
+/// The events of a request: an iterator that blocks on each event, and a [`Stream`] for async
+/// programs.
 ///
-/// It ends after the last event of the last answer, or after an error. Dropping it cancels the request: its pages are
-/// free at the next step. Events that are not read are kept, so a reader may be slow.
+/// It ends after the last event of the last answer, or after an error. Dropping it cancels the
+/// request, whose pages are freed at the next step. Unread events are kept, so a reader may be slow.
 ///
 /// ```
 /// use realizar_runtime::engine::{Engine, EngineOptions};
@@ -39,8 +40,8 @@ use std::time::Instant;
 /// ```
 #[derive(Debug)]
 pub struct EventStream {
-    queue: Arc<Queue>,
-    /// Answers that are not complete.
+    channel: Arc<Channel>,
+    /// The number of answers that are not complete.
     n_open: usize,
     n_answers: usize,
     n_prompt: usize,
@@ -48,34 +49,34 @@ pub struct EventStream {
     _ticket: Ticket,
 }
 
-/// Events between the engine's thread and a reader.
+/// An unbounded channel from the engine's thread to one reader.
 #[derive(Debug, Default)]
-struct Queue {
-    state: Mutex<QueueState>,
+struct Channel {
+    state: Mutex<ChannelState>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct QueueState {
+struct ChannelState {
     events: VecDeque<(Instant, EngineEvent)>,
-    /// Nothing more will come.
+    /// No further events follow.
     is_closed: bool,
     waker: Option<Waker>,
 }
 
-impl fmt::Debug for QueueState {
+impl fmt::Debug for ChannelState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueueState").field("n_events", &self.events.len()).finish_non_exhaustive()
+        f.debug_struct("ChannelState").field("n_events", &self.events.len()).finish_non_exhaustive()
     }
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+impl Channel {
+    fn lock(&self) -> MutexGuard<'_, ChannelState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes what waits for that.
-    fn change(&self, change: impl FnOnce(&mut QueueState)) {
+    /// Changes the state, and wakes the reader.
+    fn change(&self, change: impl FnOnce(&mut ChannelState)) {
         let waker = {
             let mut state = self.lock();
             change(&mut state);
@@ -88,8 +89,8 @@ impl Queue {
     }
 }
 
-/// The end of a queue that the engine's thread has.
-struct Sender(Arc<Queue>);
+/// The engine's end of a channel. Dropping it closes the channel.
+struct Sender(Arc<Channel>);
 
 impl Drop for Sender {
     fn drop(&mut self) {
@@ -98,23 +99,30 @@ impl Drop for Sender {
 }
 
 impl Engine {
-    /// Asks for answers, as [`Self::submit`], and gives their events as a stream.
+    /// Submits a request for answers, as [`Self::submit`], and returns its events as a stream.
     ///
     /// # Errors
     /// As for [`Self::submit`].
     pub fn stream(&self, request: Request) -> Result<EventStream, SubmitError> {
         let (n_answers, n_prompt) = (request.n, request.prompt.len());
-        let queue = Arc::new(Queue::default());
-        let sender = Sender(queue.clone());
+        let channel = Arc::new(Channel::default());
+        let sender = Sender(channel.clone());
         let sink = move |event| {
             sender.0.change(|state| state.events.push_back((Instant::now(), event)));
         };
         let started = Instant::now();
         let ticket = self.submit(request, Box::new(sink))?;
-        Ok(EventStream { queue, n_open: n_answers, n_answers, n_prompt, started, _ticket: ticket })
+        Ok(EventStream {
+            channel,
+            n_open: n_answers,
+            n_answers,
+            n_prompt,
+            started,
+            _ticket: ticket,
+        })
     }
 
-    /// Asks for one answer to a conversation.
+    /// Submits a request for one answer to a conversation, and returns its events as a stream.
     ///
     /// # Errors
     /// As for [`Self::submit`], and if the model has no chat template or its template refuses the conversation.
@@ -127,27 +135,10 @@ impl Engine {
     }
 }
 
-impl ModelInfo {
-    /// The prompt that its chat template makes of a conversation, as [`Model::chat_prompt`](crate::Model::chat_prompt).
-    ///
-    /// # Errors
-    /// If the model has no chat template, or the template cannot be read or refuses the conversation.
-    pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
-        let template = match &self.template {
-            Ok(template) => template.as_ref(),
-            Err(Error::Template { path, source }) => {
-                return Err(Error::Template { path: path.clone(), source: source.clone() });
-            }
-            Err(error) => return Err(Error::Request(error.to_string())),
-        };
-        let template = template.ok_or_else(|| Error::NoChatTemplate { path: self.path.clone() })?;
-        chat_prompt(template, &self.tokenizer, messages)
-    }
-}
-
 impl EventStream {
-    /// The next event and when it happened; none after the last one.
-    fn take(&mut self, state: &mut QueueState) -> Option<Option<Result<Timed, Error>>> {
+    /// Takes the next event from the channel. `None` if the reader has to wait, and `Some(None)` after
+    /// the last event.
+    fn take(&mut self, state: &mut ChannelState) -> Option<Option<Result<Timed, Error>>> {
         if self.n_open == 0 {
             return Some(None);
         }
@@ -176,19 +167,19 @@ impl EventStream {
     }
 
     fn wait(&mut self) -> Option<Result<Timed, Error>> {
-        let queue = self.queue.clone();
-        let mut state = queue.lock();
+        let channel = self.channel.clone();
+        let mut state = channel.lock();
         loop {
             if let Some(event) = self.take(&mut state) {
                 return event;
             }
-            state = queue.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = channel.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
     fn poll(&mut self, context: &Context<'_>) -> Poll<Option<Result<Timed, Error>>> {
-        let queue = self.queue.clone();
-        let mut state = queue.lock();
+        let channel = self.channel.clone();
+        let mut state = channel.lock();
         if let Some(event) = self.take(&mut state) {
             return Poll::Ready(event);
         }
@@ -199,8 +190,8 @@ impl EventStream {
         Poll::Pending
     }
 
-    /// Waits for the answer of a request for one. In async programs, `stream.await` does the same; both leave
-    /// out events that were read before.
+    /// Waits for the answer of a request for one answer. In async programs, `stream.await` does the
+    /// same. Events that were read before are missing in the result.
     ///
     /// # Errors
     /// If the request was for several answers, or fails.
@@ -213,10 +204,10 @@ impl EventStream {
     }
 }
 
-/// An event and when it happened.
+/// An event and the time of its emission.
 type Timed = (Instant, EngineEvent);
 
-/// The only answer of a request, so far.
+/// The events so far of a request for one answer.
 #[derive(Debug)]
 struct Collected {
     started: Instant,
@@ -300,11 +291,12 @@ impl IntoFuture for EventStream {
     }
 }
 
-/// The future of a request's one answer; see [`EventStream::finish`]. It is not polled again after its end.
+/// The future of the answer to a request for one; see [`EventStream::finish`]. It must not be polled
+/// again after it is ready.
 #[derive(Debug)]
 pub struct Finish {
     stream: EventStream,
-    /// The error is taken when it is emitted.
+    /// The error is taken when the future returns it.
     collected: Result<Collected, Option<Error>>,
 }
 

@@ -1,26 +1,37 @@
-//! What comes after a panic, wherever it happens: the requests of the step end with its text, all
-//! others get the answers that they get without it, and nothing is left behind. The worker runs on
-//! the test's own thread, so every step is the same each time.
+//! Recovery from a panic, wherever it happens: the requests of the step end with its text, all others
+//! get the answers that they get without it, and nothing is left behind.
+//!
+//! The worker runs on the test's own thread, so every step is the same each time. It panics in what
+//! it is given: its log, which has an event at each part of a step, its sinks, and its devices.
 
+use super::faults::{Fault, FaultyBackend, Log, Place};
+use super::{Message, Worker};
 use crate::backend::Backend;
 use crate::backend::cpu::CpuBackend;
-use crate::engine::faults::{self, Place};
-use crate::engine::late::Lates;
-use crate::engine::worker::Worker;
-use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Message, Request, Ticket};
+use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Request, Ticket};
 use crate::text::constrain::{Constrainer, Grammar};
 use crate::text::sampling::SamplingParams;
 use crate::{FinishReason, GenerateParams, LoadOptions, Model};
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const N_REQUESTS: usize = 7;
 
-fn model() -> Model {
-    model_on(&CpuBackend::new(Some(1), None).unwrap())
-}
+/// A step is planned, and its sequences have pages.
+const PLAN: Place = Place::Log("scheduled");
+/// The step has run.
+const COLLECT: Place = Place::Log("collected");
+/// The output of a chunk is about to be read.
+const READ: Place = Place::Log("reading the output");
+/// All output was read.
+const APPLY: Place = Place::Log("applying the output");
+/// The answers to a prompt are about to be forked.
+const FORK: Place = Place::Log("forked");
+/// A complete sequence was removed.
+const FINISH: Place = Place::Log("finished");
+/// The state is about to be published.
+const PUBLISH: Place = Place::Log("publishing the state");
 
 fn model_on(backend: &dyn Backend) -> Model {
     let path =
@@ -31,16 +42,23 @@ fn model_on(backend: &dyn Backend) -> Model {
         max_seqs: 4,
         max_outputs: 16,
         prefix_cache: true,
-        // Little enough that answers are preempted.
+        // Few enough that sequences are preempted.
         kv_tokens: Some(256),
         ..LoadOptions::default()
     };
     Model::load(&path, backend, &options).unwrap()
 }
 
-/// Requests with common beginnings; one has three answers, one a grammar.
+/// A model whose device panics at `place` when the fault says so.
+fn model(is_async: bool, fault: &Fault, place: Place) -> Model {
+    let cpu = CpuBackend::new(Some(1), None).unwrap();
+    model_on(&FaultyBackend { cpu, is_async, fault: fault.clone(), place })
+}
+
+/// Requests with common prefixes; one has three answers, one a grammar.
 fn requests() -> Vec<Request> {
-    let constrainer = Constrainer::new(model().tokenizer().unwrap()).unwrap();
+    let model = model(false, &Fault::default(), Place::Device);
+    let constrainer = Constrainer::new(model.tokenizer().unwrap()).unwrap();
     let request = |i: usize| {
         let token = |pos: usize| 3 + ((pos * 31 + i / 2 * 17 + pos * pos * 7) % 200) as u32;
         let prompt: Vec<u32> = (0..20 + 13 * i).map(token).collect();
@@ -60,14 +78,14 @@ fn requests() -> Vec<Request> {
     (0..N_REQUESTS).map(request).collect()
 }
 
-/// What became of a request: the tokens of its answers and why they ended, and how it failed.
+/// The events of a request: the tokens of its answers, why they ended, and how it failed.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Told {
+struct Events {
     answers: Vec<(Vec<u32>, Option<FinishReason>)>,
     failed: Vec<String>,
 }
 
-impl Told {
+impl Events {
     fn note(&mut self, event: EngineEvent) {
         match event {
             EngineEvent::Prompt { .. } => {}
@@ -81,26 +99,17 @@ impl Told {
     }
 }
 
-/// An engine whose thread is this one, and the events of its requests.
+/// An engine whose thread was this one, and the events of its requests.
 struct Bench {
     engine: Engine,
-    told: Vec<Arc<Mutex<Told>>>,
+    events: Vec<Arc<Mutex<Events>>>,
     _tickets: Vec<Ticket>,
 }
 
 impl Bench {
-    /// Works on all requests, with a panic at `fault` after it was passed so many times.
-    fn run(requests: &[Request], with_draft: bool, fault: Option<(Place, usize)>) -> Self {
-        Self::run_telling(false, requests, with_draft, fault)
-    }
-
-    /// The same, where `late` emits the results of a step when the next one is launched.
-    fn run_telling(
-        late: bool,
-        requests: &[Request],
-        with_draft: bool,
-        fault: Option<(Place, usize)>,
-    ) -> Self {
+    /// Runs all requests. If the device is asynchronous, the output of a step is emitted while the
+    /// next one runs.
+    fn run(requests: &[Request], with_draft: bool, is_async: bool, fault: &Fault) -> Self {
         let options = EngineOptions {
             max_seqs: Some(5),
             lookup_tokens: 2,
@@ -108,45 +117,43 @@ impl Bench {
             cache_sink: Some(CacheSink(Arc::new(|events| assert!(!events.is_empty())))),
             ..EngineOptions::default()
         };
-        let draft = with_draft.then(model);
-        let (engine, mut worker, receiver) = Engine::make(model(), draft, options).unwrap();
-        worker.lates = late.then(Lates::default);
-        Self::work(requests, engine, (worker, &receiver), fault)
+        let draft = with_draft.then(|| model(false, fault, Place::DraftDevice));
+        let model = model(is_async, fault, Place::Device);
+        let (engine, worker) = Engine::create(model, draft, options).unwrap();
+        Self::work(requests, engine, worker, fault)
     }
 
-    /// The same on a device that launches steps ahead.
+    /// Runs all requests on a device that launches steps ahead.
     #[cfg(feature = "cuda-interpreter")]
-    fn run_ahead(model: Model, requests: &[Request], fault: Option<(Place, usize)>) -> Self {
+    fn run_ahead(model: Model, requests: &[Request], fault: &Fault) -> Self {
         let options = EngineOptions { max_seqs: Some(5), ..EngineOptions::default() };
-        let (engine, worker, receiver) = Engine::make(model, None, options).unwrap();
-        Self::work(requests, engine, (worker, &receiver), fault)
+        let (engine, worker) = Engine::create(model, None, options).unwrap();
+        Self::work(requests, engine, worker, fault)
     }
 
-    fn work(
-        requests: &[Request],
-        engine: Engine,
-        (worker, receiver): (Worker, &Receiver<Message>),
-        fault: Option<(Place, usize)>,
-    ) -> Self {
-        let (mut told, mut tickets) = (Vec::new(), Vec::new());
+    fn work(requests: &[Request], engine: Engine, worker: Worker, fault: &Fault) -> Self {
+        let (mut all_events, mut tickets) = (Vec::new(), Vec::new());
         for request in requests {
             let answers = vec![(Vec::new(), None); request.n];
-            let log = Arc::new(Mutex::new(Told { answers, failed: Vec::new() }));
-            told.push(log.clone());
-            let sink = Box::new(move |event| log.lock().unwrap().note(event));
+            let events = Arc::new(Mutex::new(Events { answers, failed: Vec::new() }));
+            all_events.push(events.clone());
+            let fault = fault.clone();
+            let sink = Box::new(move |event| {
+                if let EngineEvent::Token(_) = event {
+                    fault.reach(Place::Sink);
+                }
+                events.lock().unwrap().note(event);
+            });
             tickets.push(engine.submit(request.clone(), sink).unwrap());
         }
         let deadline = Instant::now() + Duration::from_secs(3600);
         engine.sender.send(Message::Close(deadline)).unwrap();
-        if let Some((place, n)) = fault {
-            faults::inject(place, n);
-        }
-        worker.run(receiver);
-        Self { engine, told, _tickets: tickets }
+        tracing::subscriber::with_default(Log(fault.clone()), || worker.run());
+        Self { engine, events: all_events, _tickets: tickets }
     }
 
-    fn told(&self) -> Vec<Told> {
-        self.told.iter().map(|told| told.lock().unwrap().clone()).collect()
+    fn events(&self) -> Vec<Events> {
+        self.events.iter().map(|events| events.lock().unwrap().clone()).collect()
     }
 }
 
@@ -160,32 +167,33 @@ fn a_panic_while_the_next_step_is_launched_ends_the_requests_of_its_own() {
     check_panics(true);
 }
 
-fn check_panics(late: bool) {
-    use Place::{Ended, Fork, Plan, Publish, Rows, Run, Settle, Token};
+fn check_panics(is_async: bool) {
     let requests = requests();
-    let expected = Bench::run(&requests, false, None).told();
-    assert!(expected.iter().all(|told| told.failed.is_empty()), "{expected:?}");
+    let run = |fault: &Fault| Bench::run(&requests, false, is_async, fault);
+    let expected = Bench::run(&requests, false, false, &Fault::default()).events();
+    assert!(expected.iter().all(|events| events.failed.is_empty()), "{expected:?}");
     let mut n_failed_in = [0; N_REQUESTS + 1];
-    for place in [Plan, Run, Rows, Token, Settle, Fork, Ended, Publish] {
-        // The first comes before the loop begins where the state is published.
+    for place in [PLAN, Place::Device, COLLECT, READ, Place::Sink, APPLY, FORK, FINISH, PUBLISH] {
+        // The state is first published before the loop begins.
         for n in [1, 2, 5, 9] {
-            let bench = Bench::run_telling(late, &requests, false, Some((place, n)));
+            let fault = Fault::after(place, n);
+            let bench = run(&fault);
             let case = format!("{place:?} after {n}");
-            if (place == Fork && n > 1) || (place == Ended && n > 8) {
-                assert!(faults::is_due(), "{case}: there are two forks and nine answers");
+            if (place == FORK && n > 1) || (place == FINISH && n > 8) {
+                assert!(fault.is_due(), "{case}: there are two forks and nine answers");
                 continue;
             }
-            assert!(!faults::is_due(), "{case}: it is never reached");
+            assert!(!fault.is_due(), "{case}: it is never reached");
             let mut n_failed = 0;
-            for (i, (told, expected)) in bench.told().iter().zip(&expected).enumerate() {
-                let Some(text) = told.failed.first() else {
-                    assert_eq!(told, expected, "{case}: request {i}");
+            for (i, (events, expected)) in bench.events().iter().zip(&expected).enumerate() {
+                let Some(text) = events.failed.first() else {
+                    assert_eq!(events, expected, "{case}: request {i}");
                     continue;
                 };
                 n_failed += 1;
-                assert_eq!(told.failed.len(), 1, "{case}: request {i} fails once");
+                assert_eq!(events.failed.len(), 1, "{case}: request {i} fails once");
                 assert!(text.ends_with(&format!(": injected at {place:?}")), "{case}: {text}");
-                for (answer, expected) in told.answers.iter().zip(&expected.answers) {
+                for (answer, expected) in events.answers.iter().zip(&expected.answers) {
                     assert!(expected.0.starts_with(&answer.0), "{case}: request {i}");
                     assert!(answer.1.is_none() || answer == expected, "{case}: request {i}");
                 }
@@ -207,7 +215,6 @@ fn check_panics(late: bool) {
 #[cfg(feature = "cuda-interpreter")]
 fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
     use crate::backend::cuda::CudaBackend;
-    use Place::{Plan, Publish, Rows, Run, Settle, Token};
     let device = realizar_kernels_cuda::Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
     let backend = CudaBackend::new(device).unwrap();
     // All of them may run ahead of the host.
@@ -217,19 +224,22 @@ fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
         let sampling = params.sampling.get_or_insert_default();
         (sampling.top_k, sampling.top_p, sampling.min_p) = (0, 1.0, 0.0);
     }
-    let run = |fault| Bench::run_ahead(model_on(&backend), &requests, fault);
-    let bench = run(None);
-    let (expected, stats) = (bench.told(), bench.engine.stats());
+    let run = |fault: &Fault| Bench::run_ahead(model_on(&backend), &requests, fault);
+    let bench = run(&Fault::default());
+    let (expected, stats) = (bench.events(), bench.engine.stats());
     assert!(stats.ahead_rows > 20, "{stats:?}");
-    for (place, n) in [(Plan, 7), (Run, 8), (Rows, 14), (Token, 15), (Settle, 9), (Publish, 10)] {
-        let bench = run(Some((place, n)));
-        assert!(!faults::is_due(), "{place:?}: it is never reached");
-        for (told, expected) in bench.told().iter().zip(&expected) {
-            match told.failed.first() {
+    let places =
+        [(PLAN, 7), (COLLECT, 8), (READ, 14), (Place::Sink, 15), (APPLY, 9), (PUBLISH, 10)];
+    for (place, n) in places {
+        let fault = Fault::after(place, n);
+        let bench = run(&fault);
+        assert!(!fault.is_due(), "{place:?}: it is never reached");
+        for (events, expected) in bench.events().iter().zip(&expected) {
+            match events.failed.first() {
                 Some(text) => {
                     assert!(text.ends_with(&format!(": injected at {place:?}")), "{text}");
                 }
-                None => assert_eq!(told, expected, "{place:?}"),
+                None => assert_eq!(events, expected, "{place:?}"),
             }
         }
         let stats = bench.engine.stats();
@@ -241,11 +251,12 @@ fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
 #[test]
 fn a_panic_of_the_draft_model_ends_no_request() {
     let requests = requests();
-    let expected = Bench::run(&requests, false, None).told();
+    let expected = Bench::run(&requests, false, false, &Fault::default()).events();
     for n in [0, 3] {
-        let bench = Bench::run(&requests, true, Some((Place::Draft, n)));
-        assert!(!faults::is_due());
-        assert_eq!(bench.told(), expected);
+        let fault = Fault::after(Place::DraftDevice, n);
+        let bench = Bench::run(&requests, true, false, &fault);
+        assert!(!fault.is_due());
+        assert_eq!(bench.events(), expected);
         assert_eq!(bench.engine.stats().panics, 0);
     }
 }
@@ -253,10 +264,10 @@ fn a_panic_of_the_draft_model_ends_no_request() {
 #[test]
 fn a_panic_that_nothing_catches_ends_the_engine_and_tells_everyone() {
     let requests = requests();
-    // Outside of every turn: before the first.
-    let bench = Bench::run(&requests, false, Some((Place::Publish, 0)));
-    for told in bench.told() {
-        assert_eq!(told.failed, ["the engine is shutting down"]);
+    // Before the first iteration, so outside of its guard.
+    let bench = Bench::run(&requests, false, false, &Fault::after(PUBLISH, 0));
+    for events in bench.events() {
+        assert_eq!(events.failed, ["the engine is shutting down"]);
     }
     assert!(!bench.engine.is_alive());
     let refused = bench.engine.submit(requests[0].clone(), Box::new(|_| ())).unwrap_err();

@@ -1,25 +1,23 @@
 //! Publishes the engine's state to its observers.
 
-use super::Worker;
+use super::Core;
 use crate::engine::CacheSink;
-use crate::engine::job::Run;
 
-impl Worker {
-    /// Tells how things stand.
-    pub(super) fn publish(&mut self) {
-        #[cfg(test)]
-        crate::engine::faults::reach(crate::engine::faults::Place::Publish);
-        if let Some(CacheSink(tell)) = &self.settings.cache_sink {
+impl Core {
+    /// Sends the changes of the prefix cache to their subscriber, and updates the statistics.
+    pub(in crate::engine) fn publish(&mut self) {
+        let running = self.queue.n_running();
+        let waiting_tokens = self.queue.waiting_tokens();
+        tracing::trace!(running, waiting_tokens, "publishing the state");
+        if let Some(CacheSink(send)) = &self.cache_sink {
             let events = self.runner.take_cache_events();
             if !events.is_empty() {
-                tell(events);
+                send(events);
             }
         }
         let fullest =
             self.runner.pools().max_by(|a, b| a.utilization().total_cmp(&b.utilization()));
         let (prefix, states) = (self.runner.prefix_stats(), self.runner.state_stats());
-        let running = self.n_running();
-        let waiting_tokens = self.waiting.values().map(Run::n_known).sum();
         self.shared.stats.update(|stats| {
             (stats.running, stats.waiting_tokens) = (running, waiting_tokens);
             if let Some(pool) = fullest {

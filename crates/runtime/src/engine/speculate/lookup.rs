@@ -1,31 +1,30 @@
-//! Prompt-lookup drafting: n-gram matches in a text propose draft tokens.
-//!
-//! Where the last few tokens occur earlier in the text, the tokens that followed them there are draft tokens for
-//! what follows now. The model runs the draft tokens in one step and keeps those that it would have
-//! chosen itself, so the answer does not depend on them (Saxena, 2023, "Prompt Lookup Decoding").
+//! Prompt lookup: the tokens that followed an earlier occurrence of the last n-gram are the draft
+//! (Saxena, 2023, "Prompt Lookup Decoding").
 
-/// The longest and the shortest run of tokens that is looked for.
+/// The lengths of the n-grams to look for, longest first.
 const NGRAM: [usize; 3] = [4, 3, 2];
 
 /// Draft tokens after which the acceptance rate is judged.
 const TRIAL: u32 = 16;
 
-/// Steps without draft tokens after a low acceptance rate.
+/// Steps without draft tokens after an acceptance rate below a quarter.
 const PAUSE: u32 = 32;
 
-/// How many draft tokens were accepted for one answer.
+/// The acceptance of one sequence's draft tokens.
 #[derive(Debug, Default)]
-pub(super) struct Lookup {
-    guessed: u32,
-    right: u32,
+pub(in crate::engine) struct Lookup {
+    n_drafted: u32,
+    n_accepted: u32,
+    /// Steps that are left of a pause.
     pause: u32,
 }
 
 impl Lookup {
-    /// Appends up to `max` draft tokens for what follows `prompt` and `generated`.
-    pub(super) fn propose(
+    /// Appends up to `max` draft tokens that may follow `prompt` and `generated`.
+    pub(in crate::engine) fn propose(
         &mut self,
-        (prompt, generated): (&[u32], &[u32]),
+        prompt: &[u32],
+        generated: &[u32],
         max: usize,
         out: &mut Vec<u32>,
     ) {
@@ -47,15 +46,15 @@ impl Lookup {
         }
     }
 
-    /// Notes that `right` of `guessed` draft tokens were accepted.
-    pub(super) fn judge(&mut self, guessed: usize, right: usize) {
-        self.guessed += guessed as u32;
-        self.right += right as u32;
-        if self.guessed >= TRIAL {
-            if self.right * 4 < self.guessed {
+    /// Notes that `n_accepted` of `n_drafted` draft tokens were accepted.
+    pub(super) fn judge(&mut self, n_drafted: usize, n_accepted: usize) {
+        self.n_drafted += n_drafted as u32;
+        self.n_accepted += n_accepted as u32;
+        if self.n_drafted >= TRIAL {
+            if self.n_accepted * 4 < self.n_drafted {
                 self.pause = PAUSE;
             }
-            (self.guessed, self.right) = (0, 0);
+            (self.n_drafted, self.n_accepted) = (0, 0);
         }
     }
 }
@@ -65,16 +64,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_followed_before_is_guessed() {
+    fn the_draft_is_what_followed_before() {
         let check = |prompt: &[u32], generated: &[u32], max, want: &[u32]| {
             let mut out = vec![7];
-            Lookup::default().propose((prompt, generated), max, &mut out);
+            Lookup::default().propose(prompt, generated, max, &mut out);
             assert_eq!(out[0], 7);
             assert_eq!(&out[1..], want, "{prompt:?} {generated:?}");
         };
         check(&[1, 2, 3, 4, 5, 6, 1, 2], &[], 3, &[3, 4, 5]);
         check(&[1, 2, 3, 4, 5, 6], &[1, 2], 2, &[3, 4]);
-        // The latest place counts, and a longer run before a later one.
+        // The latest occurrence counts, and a longer n-gram before a later one.
         check(&[1, 2, 3, 1, 2, 4, 1, 2], &[], 1, &[4]);
         check(&[9, 1, 2, 3, 8, 1, 2, 4, 9, 1], &[2], 1, &[3]);
         // Draft tokens end where the text does.
@@ -85,19 +84,19 @@ mod tests {
     }
 
     #[test]
-    fn bad_guesses_lead_to_a_pause() {
+    fn rejected_drafts_lead_to_a_pause() {
         let mut lookup = Lookup::default();
-        let n_guesses = |lookup: &mut Lookup| {
+        let n_drafts = |lookup: &mut Lookup| {
             let mut out = Vec::new();
-            lookup.propose((&[1, 2, 1, 2], &[]), 1, &mut out);
+            lookup.propose(&[1, 2, 1, 2], &[], 1, &mut out);
             out.len()
         };
         lookup.judge(16, 4);
-        assert_eq!(n_guesses(&mut lookup), 1);
+        assert_eq!(n_drafts(&mut lookup), 1);
         lookup.judge(16, 3);
         for _ in 0..PAUSE {
-            assert_eq!(n_guesses(&mut lookup), 0);
+            assert_eq!(n_drafts(&mut lookup), 0);
         }
-        assert_eq!(n_guesses(&mut lookup), 1);
+        assert_eq!(n_drafts(&mut lookup), 1);
     }
 }
