@@ -5,8 +5,8 @@ use super::sequence::{RequestId, SeqKey, Sequence, Stage};
 use super::stats::Counters;
 use crate::Error;
 use crate::generate::FinishReason;
-use crate::generate::answer::{Answer, Chosen, Next};
 use crate::generate::embedding::Pooler;
+use crate::generate::generator::{Generator, Output, OutputToken};
 use crate::run::Prompt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,7 +25,7 @@ pub(super) struct Submission {
 /// The result that a request asks for.
 pub(super) enum Work {
     Answers {
-        answers: Vec<Answer>,
+        answers: Vec<Generator>,
         /// The number of most likely tokens to report at each prompt position.
         prompt_logprobs: Option<usize>,
         reuses_prefix: bool,
@@ -111,28 +111,28 @@ impl ActiveRequest {
 
     /// Emits a sampled token of an answer and, if that ends the answer, its end. Returns whether it
     /// has ended.
-    pub(super) fn emit_next(
+    pub(super) fn emit_output(
         &mut self,
         answer_idx: usize,
-        answer: &mut Answer,
-        next: Next,
+        answer: &mut Generator,
+        output: Output,
         last_token: &mut Option<Instant>,
         now: Instant,
         stats: &Counters,
     ) -> bool {
-        if let Some(token) = next.token {
+        if let Some(token) = output.token {
             self.emit_token(answer_idx, token, last_token.replace(now), now, stats);
         }
-        if let Some(reason) = next.finished {
+        if let Some(reason) = output.finished {
             self.emit_finished(answer_idx, answer, reason, now, stats);
         }
-        next.finished.is_some()
+        output.finished.is_some()
     }
 
     fn emit_token(
         &mut self,
         answer_idx: usize,
-        token: Chosen,
+        token: OutputToken,
         previous: Option<Instant>,
         now: Instant,
         stats: &Counters,
@@ -149,7 +149,7 @@ impl ActiveRequest {
                 stats.inter_token.record(now - previous);
             }
         });
-        let Chosen { id, text, logprob, top_logprobs } = token;
+        let OutputToken { id, text, logprob, top_logprobs } = token;
         let token = AnswerToken { index: answer_idx, id, text, logprob, top_logprobs };
         self.emit(EngineEvent::Token(token));
     }
@@ -157,7 +157,7 @@ impl ActiveRequest {
     fn emit_finished(
         &mut self,
         answer_idx: usize,
-        answer: &mut Answer,
+        answer: &mut Generator,
         reason: FinishReason,
         now: Instant,
         stats: &Counters,

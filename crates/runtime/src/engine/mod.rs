@@ -76,8 +76,8 @@ use crate::Error;
 use crate::architectures::ModelOutput;
 use crate::backend::metrics::DispatchMetrics;
 use crate::base::panics;
-use crate::generate::answer::Answer;
 use crate::generate::check_len;
+use crate::generate::generator::Generator;
 use crate::run::{Model, Offsets, Prompt};
 use active::{Submission, Work};
 use masks::Masks;
@@ -358,7 +358,7 @@ impl Engine {
     }
 
     /// Validates a request, and creates the state of each answer.
-    fn create_answers(&self, request: &Request) -> Result<Vec<Answer>, Error> {
+    fn create_answers(&self, request: &Request) -> Result<Vec<Generator>, Error> {
         self.model.output().require(ModelOutput::Logits)?;
         self.check_prompt(&request.prompt)?;
         let vocab_size = self.model.vocab_size();
@@ -376,9 +376,8 @@ impl Engine {
         let max_tokens = self.model.max_seq_len() - request.prompt.len() + 1;
         let answer = |index| {
             let tokenizer = self.model.tokenizer().clone();
-            let limits = (index, max_tokens);
-            let params = (&request.params, self.model.sampling());
-            Answer::new(tokenizer, params, &prompt, limits, vocab_size)
+            let (sampling, params) = (self.model.sampling(), &request.params);
+            Generator::new(tokenizer, vocab_size, sampling, params, &prompt, index, max_tokens)
         };
         (0..request.n).map(answer).collect()
     }

@@ -7,8 +7,8 @@
 use super::request::PromptLogprob;
 use super::speculate::DraftState;
 use crate::checkpoint::Pooling;
-use crate::generate::answer::Answer;
 use crate::generate::embedding::Pooler;
+use crate::generate::generator::Generator;
 use crate::run::{Outputs, Prompt, SeqId};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,9 +28,9 @@ pub(super) struct SeqKey {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// The prompt, once for all answers of the request.
-    Prompt { answers: Vec<Answer>, logprobs: Vec<PromptLogprob> },
+    Prompt { answers: Vec<Generator>, logprobs: Vec<PromptLogprob> },
     /// One answer, whose prompt was run at least once.
-    Answer(Box<Answer>),
+    Answer(Box<Generator>),
     /// The hidden states of a prompt.
     Embedding(Pooler),
 }
@@ -95,7 +95,7 @@ impl Sequence {
     }
 
     /// A sequence for another answer to the prompt of this one, with the same pages as `kv`.
-    pub(super) fn fork(&self, kv: SeqId, answer_idx: usize, answer: Answer) -> Self {
+    pub(super) fn fork(&self, kv: SeqId, answer_idx: usize, answer: Generator) -> Self {
         let key = SeqKey { answer: answer_idx, ..self.key };
         Self {
             kv: Some(kv),

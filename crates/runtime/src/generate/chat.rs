@@ -1,12 +1,12 @@
-//! From a conversation to the tokens of its prompt.
+//! From a conversation to its prompt.
 
 use crate::Error;
 use crate::run::Model;
 use crate::text::template::{ChatTemplate, Message, RenderOptions};
 use crate::text::tokenizer::{EncodeOptions, Tokenizer};
 
-/// The prompt of a conversation, up to the beginning of the assistant's answer. What messages spell does not become
-/// control tokens, and turns that the template does not take as they are, are arranged.
+/// The prompt of a conversation, up to the beginning of the assistant's answer. Text in messages never
+/// becomes control tokens, and turns that the template does not accept are arranged.
 pub(crate) fn chat_prompt(
     template: &ChatTemplate,
     tokenizer: &Tokenizer,
@@ -20,14 +20,15 @@ pub(crate) fn chat_prompt(
 }
 
 impl Model {
-    /// The prompt that its chat template makes of a conversation, up to the beginning of the assistant's
-    /// answer. What messages spell does not become control tokens. Turns that the template does not take as they are,
-    /// are [arranged](ChatTemplate::arranged): a system message may become the beginning of the user's first turn.
+    /// The prompt of a conversation by the model's chat template, up to the beginning of the assistant's
+    /// answer. Text in messages never becomes control tokens. Turns that the template does not accept
+    /// are [arranged](ChatTemplate::arranged): a system message may become the beginning of the user's
+    /// first turn.
     ///
     /// # Errors
     /// If the model has no tokenizer or no chat template, or the template refuses the conversation.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
-        // A missing tokenizer also means no template, and is the better message.
+        // Without a tokenizer there is no template either, and its error says more.
         let tokenizer = self.tokenizer()?;
         let template = self.chat_template()?;
         let template =

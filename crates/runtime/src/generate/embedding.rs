@@ -1,7 +1,7 @@
-//! Embeddings: one vector for a text, from the hidden states behind the final norm.
+//! Embeddings: a vector for a text, pooled from the hidden states after the final norm.
 //!
-//! A model is loaded for them with [`ModelOutput::Embeddings`], or for text and embeddings with
-//! [`LoadOptions::embeddings`](crate::LoadOptions::embeddings). Its rows are pooled in `f32` in the
+//! A model is loaded for embeddings with [`ModelOutput::Embeddings`], or for text and embeddings with
+//! [`LoadOptions::embeddings`](crate::LoadOptions::embeddings). Rows are pooled in `f32` in the
 //! order of their positions, so the vector does not depend on how the text was cut into steps.
 
 use super::check_len;
@@ -12,16 +12,15 @@ use crate::checkpoint::Pooling;
 use crate::graph::plan::RowLimits;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
 
-/// What is wanted of an embedding.
+/// Parameters of an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EmbedParams {
-    /// How it is pooled; `None` is as the model's files say, see [`Model::pooling`].
+    /// The pooling; `None` is that of the model's files, see [`Model::pooling`].
     pub pooling: Option<Pooling>,
-    /// How many elements are kept, the first ones, for models that were trained so that these are
-    /// an embedding by themselves (Kusupati et al., 2022, "Matryoshka Representation Learning").
-    /// `None` is all.
+    /// The number of elements to keep from the front, for models that were trained for that (Kusupati
+    /// et al., 2022, "Matryoshka Representation Learning"). `None` keeps all.
     pub dimensions: Option<usize>,
-    /// Whether it is scaled to length 1, after elements were left out.
+    /// Whether the vector is scaled to length 1, after truncation.
     pub normalize: bool,
 }
 
@@ -31,7 +30,7 @@ impl Default for EmbedParams {
     }
 }
 
-/// Collects the hidden states of one text.
+/// Pools the hidden states of one text.
 #[derive(Debug)]
 pub(crate) struct Pooler {
     pooling: Pooling,
@@ -42,7 +41,7 @@ pub(crate) struct Pooler {
 }
 
 impl Pooler {
-    /// A pooler of rows of `dim` columns, for `pooling` where `params` ask for none.
+    /// A pooler of rows of `dim` columns. `pooling` is the default.
     pub(crate) fn new(params: &EmbedParams, pooling: Pooling, dim: usize) -> Result<Self, Error> {
         let dimensions = params.dimensions.unwrap_or(dim);
         if dimensions == 0 || dimensions > dim {
@@ -62,13 +61,13 @@ impl Pooler {
         self.pooling
     }
 
-    /// Forgets the rows that it was given.
+    /// Removes all rows.
     pub(crate) fn clear(&mut self) {
         self.sum.clear();
         self.n_rows = 0;
     }
 
-    /// Adds a row that is wanted, in the order of positions.
+    /// Adds a row. Rows come in the order of positions.
     pub(crate) fn add(&mut self, row: &[f32] /* [dim] */) {
         self.n_rows += 1;
         if self.sum.is_empty() {
@@ -78,14 +77,14 @@ impl Pooler {
         }
     }
 
-    /// The embedding; none if it is not finite.
+    /// The embedding; `None` if it is not finite.
     pub(crate) fn finish(&mut self) -> Option<Vec<f32>> {
         let mut values = std::mem::take(&mut self.sum);
         values.truncate(self.dimensions);
         let n_rows = self.n_rows as f32;
         values.iter_mut().for_each(|x| *x /= n_rows);
         if self.normalize {
-            // In f64, where the square of no f32 is too large.
+            // In f64, where the square of an f32 cannot overflow.
             let squares: f64 = values.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
             let length = squares.sqrt();
             if length > 0.0 {
@@ -97,8 +96,8 @@ impl Pooler {
 }
 
 impl Model {
-    /// The embedding of a text's tokens, of as many elements as a hidden state has or as
-    /// `params` ask for. Longer texts than a step are run in chunks.
+    /// The embedding of a text's tokens. It has as many elements as a hidden state, unless `params` set
+    /// fewer.
     ///
     /// ```
     /// use realizar_runtime::backend::cpu::CpuBackend;
@@ -125,8 +124,8 @@ impl Model {
     /// # }
     /// ```
     ///
-    /// A model of text that was loaded with [`LoadOptions::embeddings`](crate::LoadOptions::embeddings) gives the same
-    /// vectors, up to rounding:
+    /// A text model that was loaded with [`LoadOptions::embeddings`](crate::LoadOptions::embeddings)
+    /// gives the same vectors, up to rounding:
     ///
     /// ```
     /// use realizar_runtime::backend::cpu::CpuBackend;
@@ -164,11 +163,10 @@ impl Model {
         pooler.finish().ok_or_else(|| Error::NotFinite { path: self.path().to_owned() })
     }
 
-    /// How its embeddings are pooled unless another way is requested: as its files say, and by the
-    /// last token where they do not.
+    /// The default pooling: that of the model's files, or the last token if they set none.
     ///
     /// # Errors
-    /// If it was not loaded for embeddings.
+    /// If the model was not loaded for embeddings.
     pub fn pooling(&self) -> Result<Pooling, Error> {
         if self.embedding_dim().is_none() {
             self.output().require(ModelOutput::Embeddings)?;
@@ -177,14 +175,15 @@ impl Model {
     }
 }
 
-/// Runs a text and gives the rows that are wanted to its pooler.
+/// Runs a text, and adds the rows that its pooling needs to the pooler.
 fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> Result<(), Error> {
     let mut at = 0;
-    let RowLimits { tokens: most, outputs } = runner.limits();
-    // Beside logits: a step gives fewer rows of these.
-    let is_beside_text = runner.output() == ModelOutput::Logits;
-    let most = if pooler.pooling() == Pooling::Mean { most.min(outputs) } else { most };
-    for tokens in ids.chunks(most) {
+    let RowLimits { tokens: max_rows, outputs } = runner.limits();
+    // A text model keeps hidden states beside its logits, of output rows only.
+    let is_text_model = runner.output() == ModelOutput::Logits;
+    let is_mean = pooler.pooling() == Pooling::Mean;
+    let chunk_len = if is_mean { max_rows.min(outputs) } else { max_rows };
+    for tokens in ids.chunks(chunk_len) {
         let (outputs, n_rows) = match pooler.pooling() {
             Pooling::Mean => (Outputs::All, tokens.len()),
             Pooling::Last if at + tokens.len() == ids.len() => (Outputs::Last, 1),
@@ -193,7 +192,7 @@ fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> R
         };
         let rows =
             runner.step(&[Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs }])?;
-        if is_beside_text {
+        if is_text_model {
             let row = |i| runner.embedding_row(0, i).expect("a step keeps its hidden states");
             (0..n_rows).for_each(|i| pooler.add(row(i)));
         } else {
@@ -209,10 +208,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_become_one_vector() {
+    fn rows_are_pooled() {
         let check = |params: EmbedParams, rows: &[[f32; 3]], want: &[f32]| {
             let mut pooler = Pooler::new(&params, Pooling::Last, 3).unwrap();
-            // What was forgotten leaves no trace.
+            // Removed rows leave no trace.
             pooler.add(&[9.0; 3]);
             pooler.clear();
             rows.iter().for_each(|row| pooler.add(row));
@@ -226,7 +225,7 @@ mod tests {
         let large = 2.0_f32.powi(100);
         check(unit, &[[3.0 * large, 4.0 * large, 0.0]], &[0.6, 0.8, 0.0]);
         check(unit, &[[0.0; 3]], &[0.0; 3]);
-        // Elements are left out before the length is taken.
+        // The vector is truncated before it is normalized.
         let two = EmbedParams { dimensions: Some(2), ..unit };
         check(two, &[[3.0, 4.0, 12.0]], &[0.6, 0.8]);
         for value in [f32::NAN, f32::INFINITY] {
@@ -239,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_that_are_not_there_are_refused() {
+    fn dimensions_outside_of_the_model_are_refused() {
         for n in [0, 4] {
             let params = EmbedParams { dimensions: Some(n), ..EmbedParams::default() };
             let error = Pooler::new(&params, Pooling::Last, 3).map(|_| ()).unwrap_err();

@@ -1,11 +1,11 @@
-//! One request on a loaded model: a text that goes on, or its embedding.
+//! One request on a loaded model: text generation or an embedding.
 //!
-//! A [`Session`] runs one sequence and keeps it between calls. How logits become an answer is
-//! apart from that, as the engine does the same for many sequences at once.
+//! A [`Session`] runs one sequence and keeps it between calls. [`generator`] turns logits into tokens and
+//! text, for sessions and for the engine, which runs many sequences at once.
 
-pub(crate) mod answer;
 mod chat;
 pub(crate) mod embedding;
+pub(crate) mod generator;
 mod params;
 mod reply;
 mod session;

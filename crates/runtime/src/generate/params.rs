@@ -1,53 +1,52 @@
-//! What a generation is to do, and how it may end.
+//! Parameters of a generation, and its possible ends.
 
 use crate::text::constrain::Constraint;
 use crate::text::sampling::SamplingParams;
 use serde::Serialize;
 
-/// What is wanted of a generation.
+/// Parameters of a generation.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateParams {
-    /// How tokens are chosen; `None` is the model's own sampling, see [`Model::sampling`](crate::Model::sampling).
+    /// Sampling parameters; `None` is those of the model's files, see
+    /// [`Model::sampling`](crate::Model::sampling).
     pub sampling: Option<SamplingParams>,
-    /// The maximum number of tokens to generate; `None` continues to the end of the context.
+    /// The maximum number of tokens to generate; `None` is the rest of the context.
     pub max_tokens: Option<usize>,
-    /// Texts that end the generation; they are not part of it.
+    /// Texts that end the generation. They are not part of it.
     pub stop: Vec<String>,
-    /// Tokens that end the generation, as the end-of-generation token does, also with
-    /// `ignore_eos`; they are not part of it.
+    /// Tokens that end the generation, even with `ignore_eos`. They are not part of it.
     pub stop_tokens: Vec<u32>,
-    /// Tokens before which nothing ends the generation: no end-of-generation token and none of
-    /// `stop_tokens` is chosen, and `stop` is looked for only from the last of them on. An answer
-    /// that its constraint completes earlier ends there.
+    /// The minimum number of tokens: before, no end-of-generation token and none of `stop_tokens` is
+    /// sampled, and `stop` is not searched for. A constraint may complete the answer earlier.
     pub min_tokens: usize,
-    /// Never chooses an end-of-generation token.
+    /// Whether end-of-generation tokens are never sampled.
     pub ignore_eos: bool,
-    /// How many of the most likely tokens to report at each step.
+    /// The number of most likely tokens to report with each token.
     pub logprobs: Option<usize>,
-    /// Whether these are by what sampling leaves of the distribution, and not by the model's own.
+    /// Whether log-probabilities are those of the distribution after all sampling parameters, not of
+    /// the model's.
     pub logprobs_of_sampling: bool,
-    /// Control tokens that are written as text; all others are left out.
+    /// Control tokens that appear in the text; all others are left out.
     pub shown_tokens: Vec<u32>,
-    /// What the answer must look like: the beginning of an answer, which is cloned for each. The
-    /// answer ends where nothing can follow; short of that it may only be cut by `max_tokens`, a
-    /// stop text or the caller.
+    /// A grammar in its start state, which is cloned for each answer. The answer ends when it is
+    /// complete; before, only `max_tokens`, a stop text or the caller can end it.
     pub constraint: Option<Constraint>,
 }
 
 impl GenerateParams {
-    /// How tokens are chosen, of a model whose own sampling is `own`.
-    pub fn sampling_or<'s>(&'s self, own: &'s SamplingParams) -> &'s SamplingParams {
-        self.sampling.as_ref().unwrap_or(own)
+    /// The sampling parameters, or `default` if there are none.
+    pub fn sampling_or<'s>(&'s self, default: &'s SamplingParams) -> &'s SamplingParams {
+        self.sampling.as_ref().unwrap_or(default)
     }
 }
 
-/// What of a request ended a generation.
+/// The stop text or stop token that ended a generation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum StopCause {
-    /// One of the texts.
+    /// One of [`GenerateParams::stop`].
     Text(String),
-    /// One of the tokens.
+    /// One of [`GenerateParams::stop_tokens`].
     Token(u32),
 }
 
@@ -55,20 +54,20 @@ pub enum StopCause {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// The model's end-of-generation token, a stop text or a stop token.
+    /// An end-of-generation token, a stop text, a stop token, or a complete grammar.
     Stop,
     /// The maximum number of tokens, or the end of the context.
     Length,
-    /// The caller.
+    /// The caller cancelled it.
     Cancelled,
 }
 
-/// A likely token at one step.
+/// A likely token at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TopLogprob {
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// Its log-probability: before any sampling parameter, unless
-    /// [`GenerateParams::logprobs_of_sampling`] asks for it after all of them.
+    /// Its log-probability by the model, or after all sampling parameters with
+    /// [`GenerateParams::logprobs_of_sampling`].
     pub logprob: f32,
 }

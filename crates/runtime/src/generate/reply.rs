@@ -1,4 +1,4 @@
-//! A generation that runs as it is read: an iterator over pieces of text.
+//! A generation that runs as it is read, as an iterator over pieces of text.
 
 use super::params::GenerateParams;
 use super::session::{Event, Generation, Session};
@@ -8,10 +8,11 @@ use crate::run::{Model, Prompt};
 use crate::text::template::Message;
 use std::ops::ControlFlow;
 
-/// The answer to a conversation, as [`Model::chat`] and [`Session::chat`] give it.
+/// The answer to a conversation, as [`Model::chat`] and [`Session::chat`] return it.
 ///
-/// It is an iterator over pieces of text, which together are [`Generation::text`]. A step of the model is
-/// run when the next piece is requested; dropping the reply ends it. [`Self::finish`] runs what is left.
+/// It is an iterator over pieces of text, which together are [`Generation::text`]. The model runs when
+/// the next piece is requested. Dropping the reply ends the generation, and [`Self::finish`] runs the
+/// rest of it.
 ///
 /// ```
 /// use realizar_runtime::template::Message;
@@ -33,7 +34,7 @@ pub struct Reply<'m> {
     state: State,
 }
 
-/// A session that the reply has for itself, or another that continues after it.
+/// The reply's own session, or one that continues after it.
 #[derive(Debug)]
 pub(super) enum Held<'m> {
     Own(Session),
@@ -48,8 +49,8 @@ enum State {
 }
 
 impl Model {
-    /// Answers a conversation, in a session of its own. Tokens are chosen as the model's files say, unless `params`
-    /// say how.
+    /// Answers a conversation in a new session. Unless `params` set the sampling, it is that of the
+    /// model's files.
     ///
     /// ```
     /// use realizar_runtime::sampling::SamplingParams;
@@ -96,10 +97,10 @@ impl<'m> Reply<'m> {
         Ok(Self { model, session, prompt, state: State::Running(Box::new(steps)) })
     }
 
-    /// Runs the rest and returns the whole generation, with the pieces that were read.
+    /// Runs the rest, and returns the whole generation, including the pieces that were read.
     ///
     /// # Errors
-    /// If the device fails, the model's output is not finite, or the iterator gave an error before.
+    /// If the device fails, the model's output is not finite, or the iterator returned an error before.
     pub fn finish(mut self) -> Result<Generation, Error> {
         self.by_ref().try_for_each(|piece| piece.map(drop))?;
         match self.state {

@@ -1,10 +1,9 @@
-//! Generation: a prompt in, tokens and text out, one sequence at a time.
+//! Generation for one sequence at a time.
 //!
-//! A [`Session`] keeps its sequence between calls, so a conversation pays only
-//! for what is new. Where a sliding window has released what it would need, it
-//! pays again, unless the model keeps prefixes. What it keeps was written by prompt
-//! rows; tokens that the model generated are recomputed when they come back in a
-//! prompt, so that an answer never depends on how its prompt came about.
+//! A [`Session`] keeps its sequence between calls, so a conversation computes only the tokens that are
+//! new. If a sliding window has released keys and values that are needed, they are recomputed, unless
+//! the model keeps prefixes. Only prefill rows are kept: generated tokens are recomputed when they come
+//! back in a prompt, so that an answer does not depend on how its prompt came about.
 
 use super::params::{FinishReason, GenerateParams, TopLogprob};
 use super::reply::{Held, Reply};
@@ -17,74 +16,75 @@ use realizar_kvcache::Symbol;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// What happens during a generation.
+/// An event of a generation.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A part of the prompt was run.
+    /// A chunk of the prompt is computed.
     Prompt {
-        /// Tokens of the prompt that are done.
+        /// The number of computed prompt tokens.
         done: usize,
-        /// Tokens of the prompt.
+        /// The number of prompt tokens.
         total: usize,
     },
     /// A token was generated.
     Token(TokenEvent<'a>),
 }
 
-/// A token, as it is generated.
+/// A generated token.
 #[derive(Debug)]
 pub struct TokenEvent<'a> {
-    /// The token.
+    /// The token id.
     pub id: u32,
-    /// The text that it made certain, which may be none, or that of several.
+    /// The text that it completed: empty while a character or a possible stop text is incomplete, and
+    /// then that of several tokens.
     pub text: &'a str,
-    /// Its log-probability, when they were requested.
+    /// Its log-probability, if requested.
     pub logprob: Option<f32>,
-    /// The most likely tokens, when they were requested, best first.
+    /// The most likely tokens, if requested, best first.
     pub top_logprobs: &'a [TopLogprob],
 }
 
-/// Where the time went.
+/// Token counts and times of a generation.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Timings {
-    /// Tokens of the prompt.
+    /// The number of prompt tokens.
     pub prompt_tokens: usize,
-    /// Of these, how many the session still held.
+    /// The number of prompt tokens that were not computed again.
     pub cached_tokens: usize,
-    /// From the call to the first token's logits.
+    /// Prefill time, from the call to the first token's logits.
     pub prompt: Duration,
-    /// Tokens generated.
+    /// The number of generated tokens.
     pub generated_tokens: usize,
-    /// From the first token's logits to the end.
+    /// Decode time, from the first token's logits to the end.
     pub generate: Duration,
 }
 
 /// The result of a generation.
 #[derive(Debug, Clone)]
 pub struct Generation {
-    /// The tokens, without the end-of-generation token that stopped it.
+    /// The token ids, without an end-of-generation token.
     pub ids: Vec<u32>,
     /// Their text, up to a stop text.
     pub text: String,
-    /// The end of `text` that came with no [`TokenEvent`]: it was held back as the
-    /// possible beginning of a stop text or of a character.
+    /// The end of `text` that came with no [`TokenEvent`], since it was held back as the possible
+    /// beginning of a stop text or as an incomplete character.
     pub tail: String,
-    /// Why it ended.
+    /// Why the generation ended.
     pub finish_reason: FinishReason,
-    /// The log-probability of each token, when they were requested.
+    /// The log-probability of each token, if requested.
     pub logprobs: Vec<f32>,
-    /// The most likely tokens at each step, when they were requested.
+    /// The most likely tokens at each position, if requested.
     pub top_logprobs: Vec<Vec<TopLogprob>>,
-    /// Where the time went.
+    /// Token counts and times.
     pub timings: Timings,
 }
 
-/// A sequence that is kept between generations. Dropping it frees its part of the key-value cache.
+/// A sequence that is kept between generations. Dropping it frees its pages of the key-value cache.
 #[derive(Debug)]
 pub struct Session {
     pub(super) seq: SeqId,
-    /// The rows at the front of the sequence that were run as prompts.
+    /// The prefill rows at the front of the sequence.
     pub(super) prompt: Vec<Symbol>,
 }
 
@@ -95,7 +95,7 @@ impl Model {
     }
 }
 
-/// The positions that a prompt leaves of `max`.
+/// The number of positions that a prompt leaves of `max`.
 pub(crate) fn check_len(n_tokens: usize, max: usize) -> Result<usize, Error> {
     if n_tokens == 0 {
         return Err(Error::Request("the prompt has no tokens".to_owned()));
@@ -104,28 +104,28 @@ pub(crate) fn check_len(n_tokens: usize, max: usize) -> Result<usize, Error> {
 }
 
 impl Session {
-    /// A session over a sequence whose rows were run as a prompt.
+    /// A session over a sequence of prefill rows.
     pub(crate) fn with_prompt(seq: SeqId, prompt: Vec<Symbol>) -> Self {
         Self { seq, prompt }
     }
 
-    /// The sequence, and its rows that were run as a prompt.
+    /// The sequence, and its prefill rows.
     pub(crate) fn parts(&mut self) -> (&SeqId, &mut Vec<Symbol>) {
         (&self.seq, &mut self.prompt)
     }
 
-    /// Frees the session's part of the key-value cache at once, and not when the model is next used.
+    /// Frees the session's pages at once, and not only when the model is next used.
     pub fn close(self, model: &mut Model) {
         model.runner().remove(self.seq);
     }
 
-    /// Generates after a prompt, of tokens or a [`Prompt`](crate::Prompt), and calls `on_event` for each
-    /// part of the prompt and of each token; it may cancel at any of them.
+    /// Generates after a prompt, of tokens or a [`Prompt`](crate::Prompt). Calls `on_event` for each
+    /// chunk of the prompt and each token, which may cancel the generation.
     ///
     /// # Errors
-    /// If a parameter is out of range, the prompt is empty, has what the model cannot run or does not fit
-    /// the context, no token continues the answer as its constraint wants it, the model
-    /// was loaded for embeddings or its output is not finite, or the device fails.
+    /// If a parameter is out of range; if the prompt is empty, is not supported by the model or does not
+    /// fit the context; if no token satisfies the constraint; if the model was loaded for embeddings or
+    /// its output is not finite; or if the device fails.
     pub fn generate<'r>(
         &mut self,
         model: &mut Model,
@@ -139,8 +139,8 @@ impl Session {
         Ok(steps.finish())
     }
 
-    /// Generates the answer to a conversation, as a [`Reply`] that is run as far as it is read. The session
-    /// keeps the conversation, so that the next call pays only for what is new.
+    /// Generates the answer to a conversation, as a [`Reply`] that runs as it is read. The session keeps
+    /// the conversation, so that the next call computes only its new messages.
     ///
     /// # Errors
     /// As for [`Self::generate`], and if the model has no chat template or its template refuses the
@@ -155,9 +155,9 @@ impl Session {
         Reply::new(model, Held::Lent(self), prompt.into(), params)
     }
 
-    /// Runs the part of `rows` that the session does not hold as a prompt already, but for the last chunk,
-    /// whose logits are wanted. Returns the tokens that it held and where the last chunk begins, or a
-    /// break when the caller cancelled; the session keeps what was run.
+    /// Runs the prompt without the rows that the session has, and without the last chunk, whose logits
+    /// are needed. Returns the number of rows that the session had and the start of the last chunk, or
+    /// breaks if the caller cancelled. The session keeps all rows that were run.
     pub(super) fn prefill(
         &mut self,
         runner: &mut Runner,
@@ -167,7 +167,7 @@ impl Session {
         let n = rows.len();
         let pairs = self.prompt.iter().zip(rows.symbols());
         let common = pairs.take_while(|(a, b)| *a == b).count();
-        // The last token is run in any case: its logits are wanted.
+        // The last token is always run, as its logits are needed.
         let mut cached = rows.cut(common.min(n - 1));
         loop {
             let left = runner.truncate(&self.seq, cached);
@@ -183,10 +183,10 @@ impl Session {
         }
         self.prompt.clear();
         self.prompt.extend(rows.slice(0..cached).symbols());
-        let most = runner.limits().tokens;
-        while n - self.prompt.len() > most {
+        let max_rows = runner.limits().tokens;
+        while n - self.prompt.len() > max_rows {
             let rest = rows.slice(self.prompt.len()..n);
-            let chunk = rest.slice(0..rest.cut(most));
+            let chunk = rest.slice(0..rest.cut(max_rows));
             let (role, outputs) = (Role::Prompt, Outputs::None);
             runner.step(&[Chunk { seq: &self.seq, rows: chunk, role, outputs }])?;
             self.prompt.extend(chunk.symbols());

@@ -1,13 +1,18 @@
-//! Sessions on disk: the rows that a session has run as a prompt, with their keys and values. Rows that are
-//! embeddings are kept by their symbols, which tell whether a prompt has the same ones.
+//! Sessions on disk: the prefill rows of a session, with their keys and values. Rows that are embeddings
+//! are stored as their symbols, by which a prompt is compared.
 //!
-//! A file begins with 16 bytes that name the format, the length of the header in 8 bytes
-//! (little-endian) and the header in JSON; then come the pages of each key-value group in order of
-//! position, as the backend has them, and the SHA-256 of everything before. The header has the
-//! [fingerprint](Fingerprint) of the model that computed them. A file with another one is an error
-//! that says what differs, and so is a file that is damaged: keys and values that do not fit give
-//! answers that look right and are not. The hash detects damage, not intent; a file that others may
-//! write to is refused (see `own_file.rs`).
+//! | bytes | content |
+//! |---|---|
+//! | 16 | the name of the format |
+//! | 8 | the length of the header, little-endian |
+//! | | the header, in JSON |
+//! | | the pages of each key-value group by position, in the backend's layout; the recurrent state |
+//! | 32 | the SHA-256 of everything before |
+//!
+//! The header has the [fingerprint](Fingerprint) of the model. A file of another model is an error that
+//! names the difference, and so is a damaged file, since wrong keys and values give answers that look
+//! right. The hash detects damage, not intent; a file that others may write to is refused (see
+//! `own_file.rs`).
 
 use super::Session;
 use crate::Error;
@@ -20,10 +25,10 @@ use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// The first bytes of a file: the format and its version.
+/// The first bytes of a file.
 const MAGIC: [u8; 16] = *b"realizar session";
 const VERSION: u32 = 3;
-/// A header of a context of millions of tokens is shorter.
+/// Longer than the header of a context of millions of tokens.
 const MAX_HEADER_LEN: u64 = 256 << 20;
 const HASH_LEN: usize = 32;
 
@@ -31,23 +36,23 @@ const HASH_LEN: usize = 32;
 struct Header {
     version: u32,
     model: Fingerprint,
-    /// The symbol of each row: a token is its own number.
+    /// The symbol of each row; that of a token is its id.
     rows: Vec<u64>,
-    /// Positions, and by how much those of angles differ from there on.
+    /// Positions, and the offset of rotary positions from there on.
     offsets: Vec<(usize, i64)>,
-    /// Of each group, the pages at the front that a window has released.
+    /// The number of released pages at the front of each group, by a sliding window.
     first_pages: Vec<usize>,
 }
 
-/// What every version of the header has.
+/// The part of the header that all versions share.
 #[derive(Deserialize)]
 struct OfVersion {
     version: u32,
 }
 
 impl Session {
-    /// Writes what the session has read as a prompt to a file, which appears when it is whole.
-    /// Generated tokens are not part of it: they are recomputed when they come back in a prompt.
+    /// Writes the session's prefill rows to a file, which appears when it is complete. Generated tokens
+    /// are not part of it; they are recomputed when they come back in a prompt.
     ///
     /// # Errors
     /// If the file cannot be written or the device fails.
@@ -84,11 +89,11 @@ impl Session {
 }
 
 impl Model {
-    /// The session that a file holds; it continues as if it had never ended.
+    /// Restores a session from a file. It continues as if it had never ended.
     ///
     /// # Errors
-    /// If the file cannot be read, is not a session or is damaged, if its keys and values are not
-    /// those that this model would compute, or if it does not fit the context or the cache.
+    /// If the file cannot be read, is not a session or is damaged, if it is from another model, or if it
+    /// does not fit the context or the cache.
     pub fn restore_session(&mut self, path: &Path) -> Result<Session, Error> {
         let refuse = |reason: String| Error::SessionFile { path: path.to_owned(), reason };
         let io = |source| Error::Io { path: path.to_owned(), source };
@@ -124,7 +129,7 @@ impl Model {
     }
 }
 
-/// The header and the pages of a file, or what is wrong with it.
+/// The header and the pages of a file, or the reason why it is refused.
 fn parse(bytes: &[u8]) -> Result<(Header, &[u8]), String> {
     let Some(rest) = bytes.strip_prefix(&MAGIC) else {
         return Err("it is not a session file".to_owned());

@@ -1,8 +1,8 @@
-//! A generation that is run a step at a time: first its prompt, then a token with each step.
+//! A generation that runs a step at a time: first the prompt, then a token per step.
 //!
-//! The caller decides when it runs: [`Session::generate`] in one go, a [`Reply`](super::Reply) as it is read.
+//! [`Session::generate`] runs it in one go, a [`Reply`](super::Reply) as it is read.
 
-use super::answer::{Answer, Choice, Chosen, Next, Scratch};
+use super::generator::{Generator, Output, OutputToken, Sample, Scratch};
 use super::params::{FinishReason, GenerateParams};
 use super::session::{Event, Generation, Session, Timings, TokenEvent, check_len};
 use crate::Error;
@@ -15,34 +15,35 @@ use std::time::{Duration, Instant};
 /// See the [module](self).
 #[derive(Debug)]
 pub(super) struct Steps {
-    answer: Answer,
+    generator: Generator,
     scratch: Scratch,
-    /// The choice whose text is not known yet.
-    untold: Option<Choice>,
+    /// The last sample, if it is not detokenized yet.
+    pending: Option<Sample>,
     out: Generation,
-    /// Whether the most likely tokens are wanted.
-    tells_likely: bool,
+    /// Whether the most likely tokens are reported.
+    has_top_logprobs: bool,
     started: Instant,
 }
 
 impl Steps {
-    /// A generation after `all`.
+    /// A generation after `prompt`.
     pub(super) fn new(
         model: &mut Model,
-        all: Rows<'_>,
+        prompt: Rows<'_>,
         params: &GenerateParams,
     ) -> Result<Self, Error> {
         let started = Instant::now();
-        let own = model.sampling().clone();
+        let sampling = model.sampling().clone();
         let (tokenizer, runner) = model.parts()?;
         runner.output().require(ModelOutput::Logits)?;
-        let room = check_len(all.len(), runner.max_seq_len())?;
-        runner.rules().check(all, (0, &Offsets::default()))?;
-        // The last token's own row needs no room: its logits are not wanted.
-        let limits = (0, room + 1);
-        let tokens: Vec<u32> = all.tokens().collect();
-        let vocab_size = runner.vocab_size();
-        let answer = Answer::new(tokenizer.clone(), (params, &own), &tokens, limits, vocab_size)?;
+        let room = check_len(prompt.len(), runner.max_seq_len())?;
+        runner.rules().check(prompt, (0, &Offsets::default()))?;
+        // The last token is not run, so it needs no position.
+        let max_tokens = room + 1;
+        let ids: Vec<u32> = prompt.tokens().collect();
+        let (tokenizer, vocab_size) = (tokenizer.clone(), runner.vocab_size());
+        let generator =
+            Generator::new(tokenizer, vocab_size, &sampling, params, &ids, 0, max_tokens)?;
         let out = Generation {
             ids: Vec::new(),
             text: String::new(),
@@ -50,30 +51,30 @@ impl Steps {
             finish_reason: FinishReason::Length,
             logprobs: Vec::new(),
             top_logprobs: Vec::new(),
-            timings: Timings { prompt_tokens: all.len(), ..Timings::default() },
+            timings: Timings { prompt_tokens: prompt.len(), ..Timings::default() },
         };
-        let tells_likely = params.logprobs.is_some();
+        let has_top_logprobs = params.logprobs.is_some();
         let scratch = Scratch::default();
-        Ok(Self { answer, scratch, untold: None, out, tells_likely, started })
+        Ok(Self { generator, scratch, pending: None, out, has_top_logprobs, started })
     }
 
-    /// Runs `all`, the prompt, or the token that was chosen last, and chooses the next one. A break says that the
-    /// generation is over; there is no step after it, nor after an error.
+    /// Runs the prompt or the last token, and samples the next one. Breaks when the generation is over.
+    /// No step may follow a break or an error.
     pub(super) fn step(
         &mut self,
         session: &mut Session,
         model: &mut Model,
-        all: Rows<'_>,
+        prompt: Rows<'_>,
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, Error> {
         let (_, runner) = model.parts()?;
-        let last = self.answer.ids().last().map(|&id| [id]);
+        let last = self.generator.ids().last().map(|&id| [id]);
         let (rows, role) = match &last {
             Some(last) => (last.into(), Role::Generated),
-            None => match session.prefill(runner, all, on_event)? {
+            None => match session.prefill(runner, prompt, on_event)? {
                 ControlFlow::Continue((cached_tokens, last_chunk)) => {
                     self.out.timings.cached_tokens = cached_tokens;
-                    (all.slice(last_chunk..all.len()), Role::Prompt)
+                    (prompt.slice(last_chunk..prompt.len()), Role::Prompt)
                 }
                 ControlFlow::Break(()) => {
                     self.out.timings.prompt = self.started.elapsed();
@@ -83,36 +84,37 @@ impl Steps {
         };
         let step = [Chunk { seq: &session.seq, rows, role, outputs: Outputs::Last }];
         runner.launch(step.iter().copied())?;
-        // What the choice before leads to is found out while the device runs.
-        if let Some(choice) = self.untold.take() {
-            let told = self.answer.tell(choice).map(|next| self.add(next, on_event));
-            if !matches!(told, Ok(None)) {
+        // The previous sample is detokenized and emitted while the device runs.
+        if let Some(sample) = self.pending.take() {
+            let finished =
+                self.generator.detokenize(sample).map(|output| self.emit(output, on_event));
+            if !matches!(finished, Ok(None)) {
                 runner.discard();
-                return Ok(self.end(told?.unwrap_or(FinishReason::Cancelled)));
+                return Ok(self.end(finished?.unwrap_or(FinishReason::Cancelled)));
             }
         }
-        if let Some(mut wants) = runner.wants() {
-            self.answer.compute_mask();
-            self.answer.want((0, 0), &mut wants, &mut self.scratch);
+        if let Some(mut requests) = runner.wants() {
+            self.generator.compute_mask();
+            self.generator.request_sample(0, 0, &mut requests, &mut self.scratch);
         }
         let runs_beside = runner.runs_beside();
         let mut results = runner.collect(step.iter().copied())?;
         if last.is_none() {
             session.prompt.extend(rows.symbols());
             self.out.timings.prompt = self.started.elapsed();
-            let event = Event::Prompt { done: all.len(), total: all.len() };
+            let event = Event::Prompt { done: prompt.len(), total: prompt.len() };
             if on_event(&event).is_break() {
                 return Ok(self.end(FinishReason::Cancelled));
             }
         }
-        let choice = self.answer.choose(&mut results, (0, 0), &mut self.scratch);
-        let choice = choice.map_err(|error| error.of_model(model.path()))?;
-        if runs_beside && !choice.is_last() {
-            self.untold = Some(choice);
+        let sample = self.generator.sample(&mut results, 0, 0, &mut self.scratch);
+        let sample = sample.map_err(|error| error.of_model(model.path()))?;
+        if runs_beside && !sample.is_last() {
+            self.pending = Some(sample);
             return Ok(ControlFlow::Continue(()));
         }
-        let next = self.answer.tell(choice)?;
-        Ok(match self.add(next, on_event) {
+        let output = self.generator.detokenize(sample)?;
+        Ok(match self.emit(output, on_event) {
             Some(reason) => self.end(reason),
             None => ControlFlow::Continue(()),
         })
@@ -123,10 +125,10 @@ impl Steps {
         ControlFlow::Break(())
     }
 
-    /// What was generated.
+    /// The result.
     pub(super) fn finish(self) -> Generation {
-        let Self { mut answer, mut out, started, .. } = self;
-        out.tail = answer.tail(out.finish_reason);
+        let Self { mut generator, mut out, started, .. } = self;
+        out.tail = generator.tail(out.finish_reason);
         out.text.push_str(&out.tail);
         out.timings.generated_tokens = out.ids.len();
         out.timings.generate = match out.ids.len() {
@@ -136,14 +138,14 @@ impl Steps {
         out
     }
 
-    /// Adds the result of a sampled token and emits it; returns why the generation is over, if it is.
-    fn add(
+    /// Emits a token and adds it to the result. Returns why the generation is over, if it is.
+    fn emit(
         &mut self,
-        Next { token, finished }: Next,
+        Output { token, finished }: Output,
         on_event: &mut dyn FnMut(&Event<'_>) -> ControlFlow<()>,
     ) -> Option<FinishReason> {
         let mut flow = ControlFlow::Continue(());
-        if let Some(Chosen { id, text, logprob, top_logprobs }) = token {
+        if let Some(OutputToken { id, text, logprob, top_logprobs }) = token {
             let out = &mut self.out;
             out.ids.push(id);
             out.text.push_str(&text);
@@ -151,7 +153,7 @@ impl Steps {
             let top = &*top_logprobs;
             let event = TokenEvent { id, text: &text, logprob, top_logprobs: top };
             flow = on_event(&Event::Token(event));
-            if self.tells_likely {
+            if self.has_top_logprobs {
                 out.top_logprobs.push(top_logprobs);
             }
         }

@@ -26,7 +26,7 @@ use super::sequence::{RequestId, Sequence, Stage};
 use super::shared::Shared;
 use super::speculate::{Drafter, Speculator};
 use crate::Error;
-use crate::generate::answer::Scratch;
+use crate::generate::generator::Scratch;
 use crate::run::Runner;
 use output::{OutputReader, Prefilled, Truncated, Updates};
 use pending::PendingOutput;

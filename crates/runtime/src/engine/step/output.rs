@@ -8,7 +8,7 @@ use crate::engine::active::ActiveRequest;
 use crate::engine::request::{EngineEvent, PromptLogprob};
 use crate::engine::sequence::{RequestId, SeqKey, Sequence, Stage};
 use crate::engine::stats::Counters;
-use crate::generate::answer::{Answer, Choice, Scratch};
+use crate::generate::generator::{Generator, Sample, Scratch};
 use crate::run::{Outputs, Results};
 use std::path::Path;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub(super) struct Updates {
 pub(super) struct Prefilled {
     pub(super) seq_idx: usize,
     /// The answers that continue, with their numbers.
-    pub(super) answers: Vec<(usize, Answer)>,
+    pub(super) answers: Vec<(usize, Generator)>,
 }
 
 /// A sequence whose rows from `len` on are rejected.
@@ -134,10 +134,10 @@ impl OutputReader<'_> {
         seq.draft.accepted_row = Some(row);
         let mut open = Vec::new();
         for (answer_idx, mut answer) in std::mem::take(answers).into_iter().enumerate() {
-            let choice = answer.choose(&mut self.rows, (chunk.batch_idx, row), self.scratch)?;
+            let sample = answer.sample(&mut self.rows, chunk.batch_idx, row, self.scratch)?;
             seq.last_token = None;
             let key = SeqKey { answer: answer_idx, ..seq.key };
-            if !self.accept(key, choice, &mut answer, &mut seq.last_token, request)? {
+            if !self.accept(key, sample, &mut answer, &mut seq.last_token, request)? {
                 open.push((answer_idx, answer));
             } else if let Some(pending) = &mut self.pending {
                 pending.keep_answer(key, Box::new(answer), None);
@@ -164,9 +164,9 @@ impl OutputReader<'_> {
         seq.draft.count_drafted(seq.n_drafts, self.stats);
         let (mut n_accepted, mut is_finished) = (0, false);
         for row in 0..=seq.n_drafts {
-            let choice = answer.choose(&mut self.rows, (chunk.batch_idx, row), self.scratch)?;
-            let id = choice.id();
-            is_finished = self.accept(seq.key, choice, answer, &mut seq.last_token, request)?;
+            let sample = answer.sample(&mut self.rows, chunk.batch_idx, row, self.scratch)?;
+            let id = sample.id();
+            is_finished = self.accept(seq.key, sample, answer, &mut seq.last_token, request)?;
             // The next row follows the draft token, so it counts only if that was sampled.
             if is_finished || row == seq.n_drafts || id != Some(seq.scheduled[row + 1]) {
                 break;
@@ -199,16 +199,16 @@ impl OutputReader<'_> {
         if chunk.outputs == Outputs::None {
             return Ok(());
         }
-        let (seq_idx, at) = (chunk.seq_idx, (chunk.batch_idx, 0));
-        let fed = self.rows.fed(chunk.batch_idx, 0);
-        let Some(choice) = answer.choose_ahead(&mut self.rows, at, self.scratch)? else {
+        let (seq_idx, batch_idx) = (chunk.seq_idx, chunk.batch_idx);
+        let fed = self.rows.fed(batch_idx, 0);
+        let Some(sample) = answer.sample_ahead(&mut self.rows, batch_idx, 0, self.scratch)? else {
             seq.run_ahead_pause = MISS_PAUSE;
             self.updates.mispredicted.push(seq_idx);
             self.updates.truncated.push(Truncated { seq_idx, len: start });
             return Ok(());
         };
-        let id = choice.id();
-        if self.accept(seq.key, choice, answer, &mut seq.last_token, request)? {
+        let id = sample.id();
+        if self.accept(seq.key, sample, answer, &mut seq.last_token, request)? {
             self.updates.finished.push(seq_idx);
         } else if id != fed {
             self.updates.mispredicted.push(seq_idx);
@@ -248,19 +248,19 @@ impl OutputReader<'_> {
     fn accept(
         &mut self,
         key: SeqKey,
-        choice: Choice,
-        answer: &mut Answer,
+        sample: Sample,
+        answer: &mut Generator,
         last_token: &mut Option<Instant>,
         request: &mut ActiveRequest,
     ) -> Result<bool, Error> {
         let Some(pending) = &mut self.pending else {
-            let next = answer.tell(choice)?;
+            let output = answer.detokenize(sample)?;
             return Ok(
-                request.emit_next(key.answer, answer, next, last_token, self.now, self.stats)
+                request.emit_output(key.answer, answer, output, last_token, self.now, self.stats)
             );
         };
-        let is_last = choice.is_last();
-        pending.push(key, choice, self.now);
+        let is_last = sample.is_last();
+        pending.push(key, sample, self.now);
         Ok(is_last)
     }
 }

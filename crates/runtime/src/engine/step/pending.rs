@@ -7,7 +7,7 @@ use crate::Error;
 use crate::engine::queue::Queue;
 use crate::engine::sequence::{RequestId, SeqKey, Stage};
 use crate::engine::stats::Counters;
-use crate::generate::answer::{Answer, Choice};
+use crate::generate::generator::{Generator, Sample};
 use std::path::Path;
 use std::time::Instant;
 
@@ -15,7 +15,7 @@ use std::time::Instant;
 #[derive(Debug)]
 struct PendingToken {
     key: SeqKey,
-    choice: Choice,
+    sample: Sample,
     /// The answer, with the last token of a sequence that is complete.
     finished: Option<FinishedAnswer>,
 }
@@ -23,7 +23,7 @@ struct PendingToken {
 /// An answer whose sequence is gone.
 #[derive(Debug)]
 struct FinishedAnswer {
-    answer: Box<Answer>,
+    answer: Box<Generator>,
     last_token: Option<Instant>,
 }
 
@@ -41,8 +41,8 @@ pub(super) struct PendingOutput {
 
 impl PendingOutput {
     /// Adds a token of the step that was collected at `now`.
-    pub(super) fn push(&mut self, key: SeqKey, choice: Choice, now: Instant) {
-        self.tokens.push(PendingToken { key, choice, finished: None });
+    pub(super) fn push(&mut self, key: SeqKey, sample: Sample, now: Instant) {
+        self.tokens.push(PendingToken { key, sample, finished: None });
         self.collected = Some(now);
     }
 
@@ -50,7 +50,7 @@ impl PendingOutput {
     pub(super) fn keep_answer(
         &mut self,
         key: SeqKey,
-        answer: Box<Answer>,
+        answer: Box<Generator>,
         last_token: Option<Instant>,
     ) {
         if let Some(token) = self.tokens.iter_mut().rev().find(|token| token.key == key) {
@@ -101,10 +101,11 @@ impl PendingOutput {
                 if is_finished {
                     break;
                 }
-                match answer.tell(std::mem::take(&mut token.choice)) {
-                    Ok(next) => {
+                match answer.detokenize(std::mem::take(&mut token.sample)) {
+                    Ok(output) => {
                         let idx = key.answer;
-                        is_finished = request.emit_next(idx, answer, next, last_token, now, stats);
+                        is_finished =
+                            request.emit_output(idx, answer, output, last_token, now, stats);
                     }
                     Err(error) => {
                         self.failed.push((key.request, error.of_model(path)));

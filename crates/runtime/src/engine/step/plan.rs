@@ -2,7 +2,7 @@
 
 use crate::backend::Role;
 use crate::engine::sequence::{Sequence, Stage};
-use crate::generate::answer::Scratch;
+use crate::generate::generator::Scratch;
 use crate::run::{Chunk, Outputs, Runner};
 
 /// A sequence's part of a step. Its tokens are [`Sequence::scheduled`].
@@ -50,20 +50,20 @@ impl StepPlan {
         runner: &mut Runner,
         scratch: &mut Scratch,
     ) {
-        let Some(mut wants) = runner.wants() else { return };
+        let Some(mut requests) = runner.wants() else { return };
         for chunk in &self.chunks {
             let (batch_idx, seq) = (chunk.batch_idx, &mut seqs[chunk.seq_idx]);
             match (&mut seq.stage, chunk.outputs) {
                 (Stage::Answer(answer), Outputs::Last | Outputs::All) => {
                     for row in 0..=seq.n_drafts {
-                        answer.want((batch_idx, row), &mut wants, scratch);
+                        answer.request_sample(batch_idx, row, &mut requests, scratch);
                     }
                 }
                 (Stage::Prompt { answers, .. }, Outputs::Last) => {
                     let Some((first, others)) = answers.split_first_mut() else { continue };
-                    first.want((batch_idx, 0), &mut wants, scratch);
+                    first.request_sample(batch_idx, 0, &mut requests, scratch);
                     for answer in others {
-                        answer.want_draw((batch_idx, 0), &mut wants);
+                        answer.request_draw(batch_idx, 0, &mut requests);
                     }
                 }
                 _ => {}

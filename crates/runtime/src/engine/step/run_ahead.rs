@@ -86,7 +86,7 @@ impl RunAhead {
         runner: &mut Runner,
         pending: Option<&PendingOutput>,
     ) -> Option<()> {
-        let offer = runner.wants()?.offer();
+        let limits = runner.wants()?.offer();
         if plan.chunks.len() < seqs.len() || !runner.wants_only_shortlists() {
             return None;
         }
@@ -95,7 +95,7 @@ impl RunAhead {
             let is_plain =
                 outputs == Outputs::Last && seq.scheduled.len() == 1 && seq.run_ahead_pause == 0;
             let Stage::Answer(answer) = &seq.stage else { return None };
-            let token = answer.foreseen(offer).filter(|_| is_plain)?;
+            let token = answer.device_sampling(limits).filter(|_| is_plain)?;
             let fits = seq.n_computed + 2 <= runner.max_seq_len();
             let is_finished = pending.is_some_and(|pending| pending.is_finished(seq.key));
             if fits && answer.remaining() > 1 && !is_finished {

@@ -1,6 +1,8 @@
-//! One answer as it is generated: from rows of logits to tokens, text and the reason to stop.
+//! Generates one answer: from rows of logits to tokens, text and a finish reason.
 //!
-//! How the model is run does not matter here: a session does it for one sequence, the engine for many.
+//! The caller runs the model: a session for one sequence, the engine for many. For each row it may
+//! [request](Generator::request_sample) a shortlist, then it [samples](Generator::sample) and
+//! [detokenizes](Generator::detokenize).
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
@@ -14,20 +16,20 @@ use crate::text::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
 
-/// Logits that the sampler may change, and room to find the most likely ones. One serves any
-/// number of answers.
+/// Buffers for sampling, which any number of generators share.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     logits: Vec<f32>,
-    few: Candidates,
+    candidates: Candidates,
+    /// Tokens that a shortlist has to list.
     listed: Vec<u32>,
     top_k: TopK,
 }
 
 impl Scratch {
-    /// The log-probability of a token and the `k` most likely ones, from lists; `None` if these do not
-    /// tell them.
-    fn few_logprobs(
+    /// The log-probability of a token and the `k` most likely ones, from a shortlist; `None` if that
+    /// lacks them.
+    fn shortlist_logprobs(
         &mut self,
         given: &GivenList<'_>,
         id: u32,
@@ -41,26 +43,42 @@ impl Scratch {
         Some((softmax.of(logit), top))
     }
 
-    /// The distribution of a row of logits, `[vocab_size]`, and its `k` most likely tokens.
-    pub(crate) fn logprobs(&mut self, row: &[f32], k: usize) -> (LogSoftmax, Vec<TopLogprob>) {
+    /// The distribution of a row of logits, and its `k` most likely tokens.
+    pub(crate) fn logprobs(
+        &mut self,
+        row: &[f32], // [vocab_size]
+        k: usize,
+    ) -> (LogSoftmax, Vec<TopLogprob>) {
         let (softmax, top) = self.top_k.read(row, k);
         (softmax, top.map(|(id, logprob)| TopLogprob { id, logprob }).collect())
     }
 }
 
-/// The result of a row of logits, before its text is known.
+/// The result of sampling a row, before its text is known.
 #[derive(Debug, Default)]
-pub(crate) struct Choice {
-    /// The token, how likely it was and the most likely ones; `None` if the model ended its answer.
-    token: Option<(u32, Option<f32>, Vec<TopLogprob>)>,
-    /// Set when the answer is complete, whatever its text.
+pub(crate) struct Sample {
+    /// The token; `None` if the answer ended without one.
+    token: Option<SampledToken>,
+    /// Set if the answer is complete, whatever its text.
     finished: Option<FinishReason>,
 }
 
-impl Choice {
-    /// The token that was chosen.
+#[derive(Debug)]
+struct SampledToken {
+    id: u32,
+    logprob: Option<f32>,
+    top_logprobs: Vec<TopLogprob>,
+}
+
+impl Sample {
+    /// The end of an answer.
+    fn end(reason: FinishReason) -> Self {
+        Self { token: None, finished: Some(reason) }
+    }
+
+    /// The sampled token.
     pub(crate) fn id(&self) -> Option<u32> {
-        self.token.as_ref().map(|token| token.0)
+        self.token.as_ref().map(|token| token.id)
     }
 
     /// Whether the answer is complete, whatever its text.
@@ -69,27 +87,27 @@ impl Choice {
     }
 }
 
-/// A token that was chosen, with its text.
+/// A sampled token with its text.
 #[derive(Debug)]
-pub(crate) struct Chosen {
+pub(crate) struct OutputToken {
     pub(crate) id: u32,
-    /// The text that it made certain.
+    /// The text that it completed.
     pub(crate) text: String,
     pub(crate) logprob: Option<f32>,
     pub(crate) top_logprobs: Vec<TopLogprob>,
 }
 
-/// The result of a row of logits.
+/// A [`Sample`] with its text.
 #[derive(Debug)]
-pub(crate) struct Next {
-    /// The token; `None` if the model ended its answer.
-    pub(crate) token: Option<Chosen>,
-    /// Set when the answer is complete.
+pub(crate) struct Output {
+    /// The token; `None` if the answer ended without one.
+    pub(crate) token: Option<OutputToken>,
+    /// Set if the answer is complete.
     pub(crate) finished: Option<FinishReason>,
 }
 
 /// See the [module](self).
-pub(crate) struct Answer {
+pub(crate) struct Generator {
     tokenizer: Arc<Tokenizer>,
     sampler: Sampler,
     stops: StopMatcher,
@@ -97,34 +115,39 @@ pub(crate) struct Answer {
     min_tokens: usize,
     decoder: Option<StreamDecoder<Arc<Tokenizer>>>,
     ids: Vec<u32>,
-    /// Of these, whose text is known.
-    n_told: usize,
+    /// The number of tokens that were detokenized.
+    n_detokenized: usize,
     max_tokens: usize,
     ignore_eos: bool,
     logprobs: Option<usize>,
     logprobs_of_sampling: bool,
     constraint: Option<Constraint>,
-    /// What the constraint allows next, where that was computed ahead.
+    /// The constraint's mask for the next token, if it was computed before sampling.
     mask: Option<TokenMask>,
-    /// What of the request ended it.
+    /// The stop text or stop token that ended the answer.
     stopped_by: Option<StopCause>,
 }
 
-impl fmt::Debug for Answer {
+impl fmt::Debug for Generator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").field("n_ids", &self.ids.len()).finish_non_exhaustive()
+        f.debug_struct("Generator").field("n_ids", &self.ids.len()).finish_non_exhaustive()
     }
 }
 
-impl Answer {
-    /// The answer number `index` to `prompt`, of at most `max_tokens` tokens beside what `params`
-    /// say, for logits over `vocab_size` tokens of a model with a sampling of its `own`.
+impl Generator {
+    /// A generator of answer number `answer_idx` to `prompt`, of at most `max_tokens` tokens and as
+    /// `params` say, from logits over `vocab_size` tokens. `default_sampling` is that of the model.
+    ///
+    /// # Errors
+    /// If a parameter is invalid.
     pub(crate) fn new(
         tokenizer: Arc<Tokenizer>,
-        (params, own): (&GenerateParams, &SamplingParams),
-        prompt: &[u32],
-        (index, max_tokens): (usize, usize),
         vocab_size: usize,
+        default_sampling: &SamplingParams,
+        params: &GenerateParams,
+        prompt: &[u32],
+        answer_idx: usize,
+        max_tokens: usize,
     ) -> Result<Self, Error> {
         let constraint = params.constraint.clone();
         if let Some(found) = constraint.as_ref().map(Constraint::vocab_size)
@@ -140,8 +163,8 @@ impl Answer {
                 "the stop token {id} is not in the vocabulary of {vocab_size} tokens"
             )));
         }
-        let mut sampling = params.sampling_or(own).clone();
-        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(index as u64));
+        let mut sampling = params.sampling_or(default_sampling).clone();
+        sampling.seed = sampling.seed.map(|seed| seed.wrapping_add(answer_idx as u64));
         let mut sampler = Sampler::with_tokenizer(sampling, vocab_size, &tokenizer)?;
         sampler.add_prompt(prompt);
         let max_tokens = params.max_tokens.unwrap_or(usize::MAX).min(max_tokens);
@@ -155,7 +178,7 @@ impl Answer {
             stop_tokens: params.stop_tokens.clone(),
             min_tokens: params.min_tokens,
             ids: Vec::with_capacity(max_tokens),
-            n_told: 0,
+            n_detokenized: 0,
             max_tokens,
             ignore_eos: params.ignore_eos,
             logprobs: params.logprobs,
@@ -166,34 +189,34 @@ impl Answer {
         })
     }
 
-    /// The tokens so far.
+    /// The generated tokens.
     pub(crate) fn ids(&self) -> &[u32] {
         &self.ids
     }
 
-    /// The maximum number of tokens that it can still get.
+    /// The number of tokens that may still be generated.
     pub(crate) fn remaining(&self) -> usize {
         self.max_tokens - self.ids.len()
     }
 
-    /// Takes the constraint out, so that it can be worked on while the model runs; it must come
-    /// back by [`Self::put_constraint`] before the next token is chosen.
+    /// Takes the constraint out, so that its mask can be computed on another thread. It must come back
+    /// by [`Self::put_constraint`] before the next token is sampled.
     pub(crate) fn take_constraint(&mut self) -> Option<Constraint> {
         self.constraint.take()
     }
 
-    /// Puts the constraint back, with what it allows next.
+    /// Puts the constraint back, with its mask for the next token.
     pub(crate) fn put_constraint(&mut self, constraint: Constraint, mask: Option<TokenMask>) {
         (self.constraint, self.mask) = (Some(constraint), mask);
     }
 
-    /// What of the request ended it.
+    /// The stop text or stop token that ended the answer.
     pub(crate) fn stopped_by(&self) -> Option<&StopCause> {
         self.stopped_by.as_ref()
     }
 
-    /// Computes what the constraint allows next, unless that is known. What fails fails again, with its
-    /// error, when a token is chosen.
+    /// Computes the constraint's mask for the next token, unless it is known. If that fails, sampling
+    /// fails with the error.
     pub(crate) fn compute_mask(&mut self) {
         if self.mask.is_none()
             && let Some(constraint) = &mut self.constraint
@@ -203,106 +226,109 @@ impl Answer {
         }
     }
 
-    /// Says what it wants of the row number `at.1` of the chunk `at.0`, before which this many tokens of the
-    /// chunk are draft tokens: a shortlist, where that decides the choice.
-    pub(crate) fn want(
+    /// Requests a shortlist of an output row of a chunk, if that decides the sample. The first `row`
+    /// tokens after the chunk's first are draft tokens.
+    pub(crate) fn request_sample(
         &mut self,
-        at: (usize, usize),
-        wants: &mut RowWants<'_>,
+        chunk: usize,
+        row: usize,
+        requests: &mut RowWants<'_>,
         scratch: &mut Scratch,
     ) {
         if self.logprobs_of_sampling {
-            return; // all logits tell what is left
+            return; // The distribution after sampling needs all logits.
         }
-        let offer = wants.offer();
-        let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(offer.max_best) else {
+        let limits = requests.offer();
+        let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(limits.max_best)
+        else {
             return;
         };
-        // After a draft token the text, and so what follows from it, is not known yet.
-        let is_known = at.1 == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
+        // The text after a draft token is not known yet.
+        let is_known = row == 0 || !(self.constraint.is_some() || self.sampler.follows_text());
         let has_mask = self.constraint.is_none() || self.mask.is_some();
-        if self.logprobs.is_some_and(|k| k > offer.max_best) || !is_known || !has_mask {
+        if self.logprobs.is_some_and(|k| k > limits.max_best) || !is_known || !has_mask {
             return;
         }
         let listed = &mut scratch.listed;
         listed.clear();
         self.sampler.touched(listed);
-        listed.extend(self.excluded(self.ids.len() + at.1));
+        listed.extend(self.excluded(self.ids.len() + row));
         listed.retain(|&id| (id as usize) < self.sampler.vocab_size());
         listed.sort_unstable();
         listed.dedup();
-        if listed.len() <= offer.max_listed {
+        if listed.len() <= limits.max_listed {
             let mask = self.mask.as_ref().map(TokenMask::words);
             let few = Few {
                 n_best,
                 n_tokens: self.tokenizer.vocab_size(),
                 shares,
-                draw: draws.then(|| self.sampler.place_ahead(at.1)),
+                draw: draws.then(|| self.sampler.place_ahead(row)),
                 logprobs: self.logprobs,
             };
-            wants.shorten(at, few, mask, |list| list.extend_from_slice(listed));
+            requests.shorten((chunk, row), few, mask, |list| list.extend_from_slice(listed));
         }
     }
 
-    /// Wants its own draw of a row of which the first answer to the same prompt has said what it wants.
-    pub(crate) fn want_draw(&self, at: (usize, usize), wants: &mut RowWants<'_>) {
-        wants.draw(at, self.sampler.place_ahead(at.1));
+    /// Adds this answer's draw to a row that its sibling already requested.
+    pub(crate) fn request_draw(&self, chunk: usize, row: usize, requests: &mut RowWants<'_>) {
+        requests.draw((chunk, row), self.sampler.place_ahead(row));
     }
 
-    /// The tokens that may not come as number `n_before` of the answer.
+    /// The tokens that may not follow the first `n_before` tokens of the answer.
     fn excluded(&self, n_before: usize) -> impl Iterator<Item = u32> {
         let may_end = n_before >= self.min_tokens;
         let eos_ids = self.tokenizer.eos_ids().iter().filter(move |_| self.ignore_eos || !may_end);
         eos_ids.chain(self.stop_tokens.iter().filter(move |_| !may_end)).copied()
     }
 
-    /// How a device finds the next token in the shortlist that [`Self::want`] asks for, if that is one to choose by. A
-    /// wrong prediction costs a row of a step.
-    pub(crate) fn foreseen(&self, offer: Offer) -> Option<NextToken> {
-        let needs_all = self.constraint.is_some() || self.logprobs_of_sampling;
-        if needs_all { None } else { self.sampler.foreseen(offer.max_best) }
+    /// How a device samples the next token from the shortlist of [`Self::request_sample`]; `None` if it
+    /// cannot. A misprediction wastes a row of a step.
+    pub(crate) fn device_sampling(&self, limits: Offer) -> Option<NextToken> {
+        let needs_host = self.constraint.is_some() || self.logprobs_of_sampling;
+        if needs_host { None } else { self.sampler.foreseen(limits.max_best) }
     }
 
-    /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`, of which only a shortlist is left:
-    /// none where that does not decide. [`Self::tell`] must then be given each choice, in order.
-    pub(crate) fn choose_ahead(
+    /// Samples the token after an output row of a chunk of which only the shortlist is left; `None` if
+    /// that does not decide. Each sample must be [detokenized](Self::detokenize), in order.
+    pub(crate) fn sample_ahead(
         &mut self,
         rows: &mut Results<'_>,
-        at: (usize, usize),
+        chunk: usize,
+        row: usize,
         scratch: &mut Scratch,
-    ) -> Result<Option<Choice>, Error> {
-        assert!(self.constraint.is_none(), "no mask decides");
+    ) -> Result<Option<Sample>, Error> {
+        assert!(self.constraint.is_none(), "a constraint needs a mask");
         if self.remaining() == 0 {
-            return self.choose(rows, at, scratch).map(Some);
+            return self.sample(rows, chunk, row, scratch).map(Some);
         }
-        let given = rows.shortlist(at.0, at.1).filter(|_| !self.logprobs_of_sampling);
+        let given = rows.shortlist(chunk, row).filter(|_| !self.logprobs_of_sampling);
         let Some(given) = given else { return Ok(None) };
-        let tells_logprobs = |list: Shortlist<'_>| {
+        let has_logprobs = |list: Shortlist<'_>| {
             list.total.is_some() && list.best.is_some_and(|best| !best.is_empty())
         };
-        if self.logprobs.is_some() && !given.logprobs.is_some_and(tells_logprobs) {
+        if self.logprobs.is_some() && !given.logprobs.is_some_and(has_logprobs) {
             return Ok(None);
         }
-        match self.choose_of_few(Some(given), None, scratch) {
-            Some(id) => self.take(id, rows, at, scratch).map(Some),
+        match self.sample_shortlist(Some(given), None, scratch) {
+            Some(id) => self.accept(id, rows, chunk, row, scratch).map(Some),
             None => Ok(None),
         }
     }
 
-    /// Chooses the token that follows, by the row number `at.1` of the chunk `at.0`. [`Self::tell`] must
-    /// then be given each choice, in order.
-    pub(crate) fn choose(
+    /// Samples the token after an output row of a chunk. Each sample must be
+    /// [detokenized](Self::detokenize), in order.
+    pub(crate) fn sample(
         &mut self,
         rows: &mut Results<'_>,
-        at: (usize, usize),
+        chunk: usize,
+        row: usize,
         scratch: &mut Scratch,
-    ) -> Result<Choice, Error> {
-        let end = |reason| Ok(Choice { token: None, finished: Some(reason) });
+    ) -> Result<Sample, Error> {
         if self.constraint.as_ref().is_some_and(Constraint::is_stopped) {
-            return end(FinishReason::Stop);
+            return Ok(Sample::end(FinishReason::Stop));
         }
         if self.remaining() == 0 {
-            return end(FinishReason::Length);
+            return Ok(Sample::end(FinishReason::Length));
         }
         let mut mask = None;
         if let Some(constraint) = &mut self.constraint {
@@ -310,31 +336,31 @@ impl Answer {
             mask = Some(known.map_or_else(|| constraint.compute_mask(), Ok)?);
         }
         if mask.as_ref().is_some_and(TokenMask::is_end) {
-            return end(FinishReason::Stop);
+            return Ok(Sample::end(FinishReason::Stop));
         }
-        let few = rows.shortlist(at.0, at.1).filter(|_| !self.logprobs_of_sampling);
-        let id = match self.choose_of_few(few, mask.as_ref(), scratch) {
+        let given = rows.shortlist(chunk, row).filter(|_| !self.logprobs_of_sampling);
+        let id = match self.sample_shortlist(given, mask.as_ref(), scratch) {
             Some(id) => id,
-            None => self.choose_of_all(rows.row(at.0, at.1)?, mask.as_ref(), scratch)?,
+            None => self.sample_logits(rows.row(chunk, row)?, mask.as_ref(), scratch)?,
         };
-        self.take(id, rows, at, scratch)
+        self.accept(id, rows, chunk, row, scratch)
     }
 
-    /// Takes a token that was chosen by a row.
-    fn take(
+    /// Appends a sampled token, unless it ends the answer.
+    fn accept(
         &mut self,
         id: u32,
         rows: &mut Results<'_>,
-        at: (usize, usize),
+        chunk: usize,
+        row: usize,
         scratch: &mut Scratch,
-    ) -> Result<Choice, Error> {
-        let end = |reason| Ok(Choice { token: None, finished: Some(reason) });
+    ) -> Result<Sample, Error> {
         if self.stop_tokens.contains(&id) {
             self.stopped_by = Some(StopCause::Token(id));
-            return end(FinishReason::Stop);
+            return Ok(Sample::end(FinishReason::Stop));
         }
         if self.tokenizer.is_eos(id) {
-            return end(FinishReason::Stop);
+            return Ok(Sample::end(FinishReason::Stop));
         }
         self.sampler.accept(id);
         self.ids.push(id);
@@ -350,12 +376,12 @@ impl Answer {
             top_logprobs = top.map(|(id, share)| TopLogprob { id, logprob: share.ln() }).collect();
             logprob = Some(share.ln());
         } else if let Some(k) = self.logprobs {
-            let given = rows.shortlist(at.0, at.1);
+            let given = rows.shortlist(chunk, row);
             let (of_token, most_likely) =
-                match given.and_then(|list| scratch.few_logprobs(&list, id, k)) {
+                match given.and_then(|list| scratch.shortlist_logprobs(&list, id, k)) {
                     Some(found) => found,
                     None => {
-                        let row = rows.row(at.0, at.1)?;
+                        let row = rows.row(chunk, row)?;
                         let (softmax, most_likely) = scratch.logprobs(row, k);
                         (softmax.of(row[id as usize]), most_likely)
                     }
@@ -366,11 +392,11 @@ impl Answer {
             true => Some(FinishReason::Stop),
             false => (self.ids.len() == self.max_tokens).then_some(FinishReason::Length),
         };
-        Ok(Choice { token: Some((id, logprob, top_logprobs)), finished })
+        Ok(Sample { token: Some(SampledToken { id, logprob, top_logprobs }), finished })
     }
 
-    /// Chooses from a shortlist; `None` if that does not decide.
-    fn choose_of_few(
+    /// Samples from a shortlist; `None` if that does not decide.
+    fn sample_shortlist(
         &mut self,
         given: Option<GivenList<'_>>,
         mask: Option<&TokenMask>,
@@ -381,20 +407,21 @@ impl Answer {
         let Few { n_best, n_tokens, .. } = of.few;
         let best = list.best?.iter().map(|&[id, bits]| (id, f32::from_bits(bits)));
         let bits = list.listed.iter().map(|&bits| f32::from_bits(bits));
-        let may = |id: u32| {
+        let is_allowed = |id: u32| {
             (id as usize) < n_tokens
                 && mask.is_none_or(|mask| mask.allows(id))
                 && self.excluded(self.ids.len()).all(|excluded| excluded != id)
         };
         let weighed = self.weighed(&given);
-        scratch.few.fill(n_best, best, ids.iter().copied().zip(bits), may, weighed);
-        self.sampler.sample_few(&mut scratch.few)
+        let listed = ids.iter().copied().zip(bits);
+        scratch.candidates.fill(n_best, best, listed, is_allowed, weighed);
+        self.sampler.sample_few(&mut scratch.candidates)
     }
 
-    /// What all tokens of a shortlist have together, if that was given, with its own draw, if there was one.
+    /// The total weight of a shortlist's row, if that was given, and this answer's draw from it.
     fn weighed(&self, given: &GivenList<'_>) -> Option<Weighed> {
         let total = given.list.total?;
-        // Where nothing has a share, nothing is drawn.
+        // Without weights nothing is drawn.
         if given.of.few.draw.is_none() || total == 0 {
             return Some(Weighed { total, drawn: None });
         }
@@ -402,17 +429,17 @@ impl Answer {
         Some(Weighed { total, drawn: Some(drawn) })
     }
 
-    /// Chooses from all logits, `[vocab_size]`.
-    fn choose_of_all(
+    /// Samples from all logits.
+    fn sample_logits(
         &mut self,
-        row: &[f32],
+        row: &[f32], // [vocab_size]
         mask: Option<&TokenMask>,
         scratch: &mut Scratch,
     ) -> Result<u32, Error> {
         scratch.logits.clear();
         scratch.logits.extend_from_slice(row);
         let logits = &mut scratch.logits;
-        // Rows that pad the embedding stand for no token.
+        // Logits after the vocabulary are padding.
         let n_tokens = self.tokenizer.vocab_size().min(logits.len());
         logits[n_tokens..].fill(f32::NEG_INFINITY);
         for id in self.excluded(self.ids.len()) {
@@ -426,16 +453,16 @@ impl Answer {
         Ok(self.sampler.sample(logits)?)
     }
 
-    /// The text of a choice, and whether it ends the answer.
-    pub(crate) fn tell(&mut self, choice: Choice) -> Result<Next, Error> {
-        let Choice { token, finished } = choice;
-        let Some((id, logprob, top_logprobs)) = token else {
-            return Ok(Next { token: None, finished });
+    /// Adds its text to a sample, and detects stop texts.
+    pub(crate) fn detokenize(&mut self, sample: Sample) -> Result<Output, Error> {
+        let Sample { token, finished } = sample;
+        let Some(SampledToken { id, logprob, top_logprobs }) = token else {
+            return Ok(Output { token: None, finished });
         };
-        self.n_told += 1;
-        let decoder = self.decoder.as_mut().expect("an answer decodes until its tail is taken");
+        self.n_detokenized += 1;
+        let decoder = self.decoder.as_mut().expect("text is decoded until the tail is taken");
         let text = decoder.push(id)?;
-        let (text, stop) = if self.n_told < self.min_tokens {
+        let (text, stop) = if self.n_detokenized < self.min_tokens {
             (text.to_owned(), None)
         } else {
             let found = self.stops.push(text);
@@ -446,17 +473,17 @@ impl Answer {
         if cause.is_some() {
             self.stopped_by = cause;
         }
-        let token = Chosen { id, text, logprob, top_logprobs };
-        Ok(Next { token: Some(token), finished })
+        let token = OutputToken { id, text, logprob, top_logprobs };
+        Ok(Output { token: Some(token), finished })
     }
 
-    /// The end of the text that came with no token, when the answer ends for `reason`.
+    /// The text that is still held back when the answer ends for `reason`.
     pub(crate) fn tail(&mut self, reason: FinishReason) -> String {
         let mut tail = String::new();
-        // What was held back before a stop text is known, and nothing after it.
+        // The text before a stop text is already emitted, and the text after it is dropped.
         if !matches!(self.stopped_by, Some(StopCause::Text(_))) {
-            // Where the model ended the text, a character that it left incomplete is part of it;
-            // where the text was cut, it is not.
+            // An incomplete character is part of the text if the model ended it there, but not if the
+            // text was cut.
             if reason == FinishReason::Stop
                 && let Some(decoder) = self.decoder.take()
             {
