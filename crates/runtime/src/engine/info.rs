@@ -157,10 +157,10 @@ impl ModelInfo {
         self.template.as_ref().map(Option::as_ref)
     }
 
-    /// The prompt that its chat template makes of a conversation, as [`Model::chat_prompt`](crate::Model::chat_prompt).
+    /// The prompt of a conversation by the chat template; see [`Model::chat_prompt`].
     ///
     /// # Errors
-    /// If the model has no chat template, or the template cannot be read or refuses the conversation.
+    /// If the model has no chat template, the template cannot be read, or it refuses the conversation.
     pub fn chat_prompt(&self, messages: &[Message]) -> Result<Vec<u32>, Error> {
         let template = match &self.template {
             Ok(template) => template.as_ref(),

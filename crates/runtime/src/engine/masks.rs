@@ -56,7 +56,7 @@ impl Masks {
     /// Starts the thread.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If no thread can be started.
     pub(super) fn start() -> Result<Self, Error> {
         // Bounded channels allocate once, when they are created.
         let (to_thread, tasks) = sync_channel::<Vec<Task>>(1);

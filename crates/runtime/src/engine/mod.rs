@@ -4,14 +4,14 @@
 //! leave through the sink of each request.
 //!
 //! ```text
-//!   Engine::submit                                        Sink, EventStream
-//!        │ channel                                               ▲
-//!        ▼                                                       │ events
-//!  ┌───────────┐ admit  ┌───────────┐ schedule ┌────────┐ launch ┌─────────┐ collect ┌──────┐
-//!  │  waiting  ├───────►│  running  ├─────────►│  plan  ├───────►│ device  ├────────►│ emit │
-//!  │  (Queue)  │◄───────┤  (Queue)  │          └────────┘        └─────────┘         └──┬───┘
-//!  └───────────┘ preempt└─────┬─────┘◄──────────────────────────────────────────────────┘
-//!                             │ finish                   next token
+//!  Engine::submit                                                    Sink, EventStream
+//!       │ channel                                                            ▲
+//!       ▼                                                                    │ events
+//!  ┌─────────┐  admit  ┌─────────┐ schedule ┌──────┐ launch ┌────────┐ collect │
+//!  │ waiting ├────────►│ running ├─────────►│ plan ├───────►│ device ├─────────┤ emit
+//!  │         │◄────────┤         │          └──────┘        └────────┘         │
+//!  └─────────┘ preempt └────┬────┘◄────────────────────────────────────────────┘
+//!                           │ finish                 next token
 //! ```
 //!
 //! | module | state |
@@ -118,11 +118,11 @@ pub struct EngineOptions {
     /// The maximum number of draft tokens of prompt lookup per sequence and step; 0 disables it. It
     /// pauses for sequences that reject most of them. Answers do not depend on it.
     pub lookup_tokens: usize,
-    /// The maximum number of draft tokens per sequence and step of a draft model, or of the model's own
+    /// The maximum number of draft tokens of a draft model per sequence and step, or of the model's own
     /// multi-token prediction layer if it was loaded ([`DraftHead`](crate::DraftHead)). The layer
     /// drafts as many as pay off at the recent acceptance rate.
     pub draft_tokens: usize,
-    /// Whether the layer drafts [`Self::draft_tokens`] in every step, whatever is accepted; to measure
+    /// Whether the layer drafts [`Self::draft_tokens`] in every step, whatever is accepted, to measure
     /// the cost of drafting.
     pub draft_always: bool,
     /// The subscriber to changes of the prefix cache.
@@ -165,8 +165,7 @@ impl Engine {
         Self::start_with_draft(model, None, options)
     }
 
-    /// Starts an engine whose draft tokens come from a smaller model, even if the model has a layer for
-    /// that.
+    /// Starts an engine with a smaller model for draft tokens, even if the model has a layer for them.
     ///
     /// # Errors
     /// As for [`Self::start`], or if the draft model has another vocabulary.

@@ -29,7 +29,7 @@ pub(super) struct SeqKey {
 pub(super) enum Stage {
     /// The prompt, once for all answers of the request.
     Prompt { answers: Vec<Generator>, logprobs: Vec<PromptLogprob> },
-    /// One answer, whose prompt was run at least once.
+    /// One answer, whose prompt was computed before, and is again after preemption.
     Answer(Box<Generator>),
     /// The hidden states of a prompt.
     Embedding(Pooler),

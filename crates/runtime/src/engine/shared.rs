@@ -20,7 +20,7 @@ pub(super) struct Shared {
 /// A callback that gets the reason of a failure.
 type Listener = Box<dyn FnOnce(&str) + Send>;
 
-/// Why the engine ended on its own, if it has, and who is to be told.
+/// Why the engine ended on its own, if it has, and the listener for that.
 #[derive(Default)]
 struct Failure {
     reason: Option<String>,

@@ -1,6 +1,6 @@
 //! One request on a loaded model: text generation or an embedding.
 //!
-//! A [`Session`] runs one sequence and keeps it between calls. [`generator`] turns logits into tokens and
+//! A [`Session`] runs one sequence and keeps it between calls. `generator.rs` turns logits into tokens and
 //! text, for sessions and for the engine, which runs many sequences at once.
 
 mod chat;

@@ -19,8 +19,8 @@ pub(in crate::engine) struct DraftModel {
     seqs: HashMap<SeqKey, DraftSequence>,
     /// The target's sequences to draft for, by index.
     ready: Vec<usize>,
-    /// The tokens that a step of the draft model has chosen, of each ready sequence.
-    chosen: Vec<u32>,
+    /// The token of each ready sequence after a step of the draft model.
+    sampled: Vec<u32>,
 }
 
 /// The draft model's copy of a sequence.
@@ -34,8 +34,8 @@ struct DraftSequence {
 
 impl DraftModel {
     pub(in crate::engine) fn new(runner: Runner, n_drafts: usize) -> Self {
-        let (seqs, ready, chosen) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { runner, n_drafts, seqs, ready, chosen }
+        let (seqs, ready, sampled) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { runner, n_drafts, seqs, ready, sampled }
     }
 
     /// Proposes draft tokens for the sequences that are at their last token. There are none for a
@@ -76,7 +76,7 @@ impl DraftModel {
             if self.ready.is_empty() || !self.step(seqs)? {
                 break;
             }
-            for (&i, &token) in self.ready.iter().zip(&self.chosen) {
+            for (&i, &token) in self.ready.iter().zip(&self.sampled) {
                 seqs[i].draft.proposed.push(token);
                 if round + 1 < self.n_drafts
                     && let Some(copy) = self.seqs.get_mut(&seqs[i].key)
@@ -124,7 +124,7 @@ impl DraftModel {
         Ok(true)
     }
 
-    /// Runs the pending tokens of the ready sequences and chooses a token for each. Returns false,
+    /// Runs the pending tokens of the ready sequences and samples a token for each. Returns false,
     /// with none, if pages run out.
     fn step(&mut self, seqs: &[Sequence]) -> Result<bool, Error> {
         let copies = &self.seqs;
@@ -132,7 +132,7 @@ impl DraftModel {
             let DraftSequence { id, pending, .. } = &copies[&seqs[i].key];
             Chunk { seq: id, rows: pending.into(), role: Role::Generated, outputs: Outputs::Last }
         });
-        self.chosen.clear();
+        self.sampled.clear();
         match self.runner.launch(chunks.clone()) {
             Ok(()) => {}
             Err(Error::Kv(_)) => return Ok(false),
@@ -151,7 +151,7 @@ impl DraftModel {
                 Some(&[id, _]) => id,
                 None => likeliest(rows.row(i, 0)?),
             };
-            self.chosen.push(token);
+            self.sampled.push(token);
         }
         for &i in &self.ready {
             if let Some(copy) = self.seqs.get_mut(&seqs[i].key) {
