@@ -127,6 +127,13 @@ impl Device for TestDevice {
         }
     }
 
+    fn n_multiprocessors(&self) -> usize {
+        match &self.card {
+            None => self.interpreter.n_multiprocessors(),
+            Some(card) => card.driver.n_multiprocessors(),
+        }
+    }
+
     fn launches_early(&self) -> bool {
         match &self.gpu {
             None => self.interpreter.launches_early(),

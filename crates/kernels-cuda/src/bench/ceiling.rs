@@ -12,8 +12,8 @@ const IMAGE: &[u8] = include_bytes!("../../image/ceiling.ptx.br");
 /// Threads of a reading block, and bytes that each reads at once, as in `cuda/ceiling.cu`.
 const READ_THREADS: u32 = 512;
 const CHUNK: usize = 64 << 10;
-/// Grid sizes that are tried: two, four and eight blocks per multiprocessor of GPUs with 132 and with 108.
-const BLOCKS: [u32; 6] = [264, 528, 1056, 216, 432, 864];
+/// Blocks per multiprocessor that are tried.
+const BLOCKS: [usize; 3] = [2, 4, 8];
 /// Reads and copies per graph, measured replays, and empty launches per graph.
 const IN_GRAPH: usize = 3;
 const REPLAYS: usize = 7;
@@ -73,8 +73,9 @@ pub(super) fn memory<D: Target>(
     let sums = Buffer::new(&bench.device, "sums of blocks", 4 * n_chunks)?;
     let expected = sum_of_values(n_bytes / 4);
     let mut best: Option<f64> = None;
-    for n_blocks in std::iter::once(n_chunks as u32).chain(BLOCKS) {
-        let n_blocks = n_blocks.min(n_chunks as u32);
+    let in_turn = BLOCKS.map(|n| n * bench.device.n_multiprocessors());
+    for n_blocks in std::iter::once(n_chunks).chain(in_turn) {
+        let n_blocks = n_blocks.min(n_chunks) as u32;
         let arguments = [
             Argument::Address(from.address()),
             Argument::I32(n_chunks as i32),

@@ -42,6 +42,8 @@ pub struct GpuInfo {
     pub capability: Version,
     /// Bytes of memory.
     pub n_bytes: usize,
+    /// Number of multiprocessors.
+    pub n_multiprocessors: usize,
     /// The newest CUDA version that the driver supports.
     pub driver: Version,
     index: usize,
@@ -160,7 +162,13 @@ impl Driver {
         // SAFETY: `device` comes from `device::get`.
         let n_bytes =
             unsafe { result::device::total_mem(device) }.map_err(failed("memory size"))?;
-        Ok(GpuInfo { name, capability, n_bytes, driver: driver_version()?, index, device })
+        let count = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT;
+        // SAFETY: as above.
+        let n_multiprocessors = unsafe { result::device::get_attribute(device, count) };
+        let n_multiprocessors =
+            n_multiprocessors.map_err(failed("count of multiprocessors"))?.max(1) as usize;
+        let driver = driver_version()?;
+        Ok(GpuInfo { name, capability, n_bytes, n_multiprocessors, driver, index, device })
     }
 
     /// Opens GPU number `index`.
@@ -281,6 +289,10 @@ impl Device for Driver {
         self.context.enter()?;
         let (free, _) = result::mem_get_info().map_err(failed("free memory"))?;
         Ok(free)
+    }
+
+    fn n_multiprocessors(&self) -> usize {
+        self.gpu.n_multiprocessors
     }
 
     fn launches_early(&self) -> bool {

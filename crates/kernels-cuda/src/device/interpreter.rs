@@ -13,8 +13,13 @@ use crate::Error;
 pub struct Interpreter {
     device: Mutex<ptx::Device>,
     n_bytes: usize,
+    n_multiprocessors: usize,
     launches_early: bool,
 }
+
+/// Multiprocessors of an interpreted device, unless a test wants others: a shape has the same kernels on every machine. 108
+/// blocks, one for each multiprocessor of an A100, are enough for as many.
+const N_MULTIPROCESSORS: usize = 120;
 
 impl fmt::Debug for Interpreter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -26,7 +31,13 @@ impl Interpreter {
     /// Creates a device with `n_bytes` of memory and the given checks.
     pub fn new(checks: ptx::Checks, n_bytes: usize) -> Self {
         let device = Mutex::new(ptx::Device::with_memory(checks, n_bytes));
-        Self { device, n_bytes, launches_early: false }
+        Self { device, n_bytes, n_multiprocessors: N_MULTIPROCESSORS, launches_early: false }
+    }
+
+    /// The same with another number of multiprocessors, by which kernels are chosen.
+    #[must_use]
+    pub fn with_multiprocessors(self, n_multiprocessors: usize) -> Self {
+        Self { n_multiprocessors, ..self }
     }
 
     /// Switches to dependent launches, whose waits are checked.
@@ -74,6 +85,10 @@ impl Device for Interpreter {
 
     fn free_bytes(&self) -> Result<usize, Error> {
         Ok(self.n_bytes - self.used_bytes())
+    }
+
+    fn n_multiprocessors(&self) -> usize {
+        self.n_multiprocessors
     }
 
     fn launches_early(&self) -> bool {

@@ -5,9 +5,7 @@
 use super::linear_quantized::Epilogue;
 use super::quantize::{QuantType, Quantized};
 use crate::device::Device;
-use crate::kernels::{
-    Kernels, LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MIN_BLOCKS, Tile,
-};
+use crate::kernels::{Kernels, LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, Tile};
 use crate::{Error, Matrix};
 
 /// Gate rows (and as many up rows) and activation rows of a block of gated products.
@@ -25,9 +23,8 @@ enum Form {
 
 /// Selects the kernel with the most weight rows per block that still yields enough blocks. A single activation row is
 /// best served by few weight rows per block.
-fn form(n_rows: usize, n_batch: usize) -> Form {
-    let are_enough =
-        |tile: Tile| tile.n_blocks(n_rows, n_batch).iter().product::<usize>() >= MIN_BLOCKS;
+fn form(n_rows: usize, n_batch: usize, n_multiprocessors: usize) -> Form {
+    let are_enough = |tile: Tile| tile.keeps_busy(n_rows, n_batch, n_multiprocessors);
     match n_batch {
         1 => Form::Few(0),
         2..=8 => Form::Few(usize::from(are_enough(LEVELS_FEW[1]))),
@@ -56,7 +53,8 @@ pub(super) fn matvec<D: Device>(
     x: &Quantized<'_, D>,
     epilogue: &Epilogue,
 ) -> Result<(), Error> {
-    queue(kernels, stream, matrix, x, epilogue, form(matrix.n_rows(), x.n_rows()))
+    let form = form(matrix.n_rows(), x.n_rows(), kernels.device().n_multiprocessors());
+    queue(kernels, stream, matrix, x, epilogue, form)
 }
 
 fn queue<D: Device>(
@@ -267,6 +265,7 @@ pub(super) mod tests {
         }
     }
 
+    /// On 120 multiprocessors, 108 blocks are enough.
     #[cfg_attr(test, test)]
     fn blocks_are_as_large_as_there_are_enough_of() {
         let cases = [
@@ -278,7 +277,11 @@ pub(super) mod tests {
             ((28672, 33), Form::Tiles(1)),
         ];
         for ((n_rows, n_batch), expected) in cases {
-            assert_eq!(form(n_rows, n_batch), expected, "{n_rows} x {n_batch}");
+            assert_eq!(form(n_rows, n_batch, 120), expected, "{n_rows} x {n_batch}");
+        }
+        // More of them want more blocks.
+        for (n, expected) in [(132, 1), (142, 1), (143, 1), (148, 0)] {
+            assert_eq!(form(4096, 8, n), Form::Few(expected), "{n}");
         }
     }
 

@@ -6,7 +6,7 @@ use super::round::{HalfType, Halves};
 use super::rows::optional;
 use crate::Error;
 use crate::device::{Argument, Device};
-use crate::kernels::{Kernels, MIN_BLOCKS, PARTS_FEW, PARTS_TILES};
+use crate::kernels::{Kernels, PARTS_FEW, PARTS_TILES};
 
 /// The maximum number of activation rows that each block splits itself. More rows are split once for all blocks.
 const MAX_FEW: usize = 8;
@@ -36,7 +36,10 @@ pub fn matvec_parts<D: Device>(
     assert_eq!(parts.is_some(), is_worth_splitting(n_batch), "parts of {n_batch} rows");
     let form = match parts {
         None => Form::Few(few(n_batch)),
-        Some(parts) => Form::Tiles(tile(linear.matrix.n_rows(), n_batch), parts),
+        Some(parts) => {
+            let n_multiprocessors = kernels.device().n_multiprocessors();
+            Form::Tiles(tile(linear.matrix.n_rows(), n_batch, n_multiprocessors), parts)
+        }
     };
     queue(kernels, stream, linear, &form)
 }
@@ -51,9 +54,11 @@ fn few(n_batch: usize) -> usize {
 }
 
 /// The largest tile that yields enough blocks, among those that are not half empty. The choice does not affect bits.
-fn tile(n_rows: usize, n_batch: usize) -> usize {
-    let n_blocks = |i: usize| PARTS_TILES[i].n_blocks(n_rows, n_batch).iter().product::<usize>();
-    let fits = |i: &usize| PARTS_TILES[*i].x_rows < 2 * n_batch && n_blocks(*i) >= MIN_BLOCKS;
+fn tile(n_rows: usize, n_batch: usize, n_multiprocessors: usize) -> usize {
+    let fits = |i: &usize| {
+        let tile = PARTS_TILES[*i];
+        tile.x_rows < 2 * n_batch && tile.keeps_busy(n_rows, n_batch, n_multiprocessors)
+    };
     (1..PARTS_TILES.len()).rev().find(fits).unwrap_or(0)
 }
 
@@ -298,7 +303,7 @@ pub(super) mod tests {
             ((64, 100), (32, 32)),
         ];
         for ((n_rows, n_batch), expected) in cases {
-            let tile = PARTS_TILES[tile(n_rows, n_batch)];
+            let tile = PARTS_TILES[tile(n_rows, n_batch, 120)];
             assert_eq!((tile.w_rows, tile.x_rows), expected, "{n_rows} x {n_batch}");
         }
     }

@@ -12,7 +12,7 @@ use super::round::{HalfType, half_type};
 use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::image::Image;
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activation_argument, enough_blocks};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 const IMAGE: &[u8] = include_bytes!("../../image/wgmma.ptx.br");
@@ -36,8 +36,6 @@ const STAGE: usize = 64;
 /// Rows and columns of a block of the packing kernels, and its warps.
 const GROUPED_AT_ONCE: [usize; 2] = [8, 512];
 const GROUP_WARPS: u32 = 8;
-/// Number of blocks that keeps a large GPU busy. The larger tiles are used if they yield at least this many.
-const MIN_BLOCKS: usize = 108;
 
 /// The kernels of a weight type, by [`X_ROWS`].
 #[derive(Debug)]
@@ -285,7 +283,7 @@ pub fn matmul_wgmma<D: Device>(
     stream: &D::Stream,
     linear: &LinearGrouped<'_, D>,
 ) -> Result<(), Error> {
-    let tile = tile(linear.matrix.n_rows(), linear.x.n_rows);
+    let tile = tile(kernels, linear.matrix.n_rows(), linear.x.n_rows);
     launch(kernels, wgmma, stream, linear, tile)
 }
 
@@ -384,7 +382,7 @@ pub fn gated_wgmma<D: Device>(
     stream: &D::Stream,
     gated: &GatedGrouped<'_, D>,
 ) -> Result<(), Error> {
-    let tile = tile(gated.matrix.n_rows(), gated.x.n_rows);
+    let tile = tile(kernels, gated.matrix.n_rows(), gated.x.n_rows);
     launch_gated(kernels, wgmma, stream, gated, tile)
 }
 
@@ -418,7 +416,7 @@ fn launch_gated<D: Device>(
         room_rows,
         optional(*bias)[0],
         Argument::I32(i32::from(*up_first)),
-        act.argument(),
+        activation_argument(*act),
         to_values,
         to_rows,
         Argument::I32(n_rows as i32),
@@ -433,10 +431,15 @@ fn launch_gated<D: Device>(
     unsafe { kernels.launch_with_shared(stream, function, grid, block, SHARED_BYTES, &arguments) }
 }
 
-/// The kernel for a shape. The choice does not affect bits.
-fn tile(n_rows: usize, n_batch: usize) -> usize {
+/// The kernel for a shape on the device. The choice does not affect bits.
+fn tile<D: Device>(kernels: &Kernels<D>, n_rows: usize, n_batch: usize) -> usize {
+    tile_for(n_rows, n_batch, kernels.device().n_multiprocessors())
+}
+
+/// The larger tile where it yields enough blocks.
+fn tile_for(n_rows: usize, n_batch: usize, n_multiprocessors: usize) -> usize {
     let n_blocks = n_rows.div_ceil(W_ROWS) * n_batch.div_ceil(X_ROWS[1]);
-    usize::from(n_batch > X_ROWS[0] && n_blocks >= MIN_BLOCKS)
+    usize::from(n_batch > X_ROWS[0] && n_blocks >= enough_blocks(n_multiprocessors))
 }
 
 #[cfg(any(test, feature = "tests"))]
@@ -497,7 +500,11 @@ pub(super) mod tests {
     #[cfg_attr(test, test)]
     fn tiles_are_larger_where_there_are_enough() {
         let shapes = [(4096, 512), (4096, 1024), (28672, 512), (28672, 128)];
-        assert_eq!(shapes.map(|(n_rows, n_batch)| tile(n_rows, n_batch)), [0, 1, 1, 0]);
+        for (n_multiprocessors, expected) in [(132, [0, 1, 1, 0]), (148, [0, 0, 1, 0])] {
+            let found =
+                shapes.map(|(n_rows, n_batch)| tile_for(n_rows, n_batch, n_multiprocessors));
+            assert_eq!(found, expected, "{n_multiprocessors}");
+        }
     }
 
     /// A product that is computed with each kernel.
@@ -528,7 +535,7 @@ pub(super) mod tests {
             }
             if is_gpu() {
                 let (n_rows, n_cols, n_batch) = (24000, cols[1], 130);
-                let tile = super::tile(n_rows, n_batch);
+                let tile = super::tile(&kernels, n_rows, n_batch);
                 check(&wgmma, &kernels, &stream, &Case { ty, n_rows, n_cols, n_batch, tile });
             }
         }
