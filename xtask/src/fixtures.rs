@@ -49,6 +49,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     shell::check(mutations.arg("fixtures/settings/mutations"))?;
     let mut classes = shell::command(&args.python);
     classes.arg("fixtures/settings/make_classes.py");
-    shell::check(classes.arg("crates/runtime/src/checkpoint/classes.json"))?;
+    shell::check(classes.arg("crates/model/src/checkpoint/classes.json"))?;
     Ok(())
 }

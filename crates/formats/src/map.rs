@@ -14,7 +14,7 @@ use memmap2::Mmap;
 
 use crate::Error;
 use crate::lost_pages::Region;
-use crate::regular::{check, open_regular};
+use realizar_base::{check_regular, open_regular};
 
 /// The map of a whole file.
 pub(crate) struct FileMap {
@@ -32,7 +32,7 @@ impl FileMap {
 
     /// Maps a file that is open for reading.
     pub(crate) fn of(file: &File, path: &Path) -> Result<Option<Self>, Error> {
-        let len = || check(file.metadata()?).map(|info| info.len());
+        let len = || check_regular(file.metadata()?).map(|info| info.len());
         let n_bytes = len().map_err(|e| Error::io(path, e))?;
         if n_bytes == 0 {
             return Ok(None);

@@ -4,7 +4,7 @@ use crate::elementwise::for_each_piece;
 #[cfg(target_arch = "x86_64")]
 use crate::lanes;
 use crate::quantize::QuantizedRowMut;
-use crate::{QuantizedRows, Rows, RowsMut, Team, Tier, math};
+use crate::{Activation, QuantizedRows, Rows, RowsMut, Team, Tier, math};
 
 /// sqrt(2 / pi), the slope inside the tanh form of GELU.
 const GELU_SLOPE: f32 = 0.797_884_6;
@@ -15,62 +15,26 @@ const GELU_QUICK: f32 = 1.702;
 /// `mish(x)` equals `x` in f32 from here on.
 const MISH_HI: f32 = 20.0;
 
-/// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x * sigmoid(x)`, also called swish.
-    Silu,
-    /// `x * (1 + erf(x / sqrt 2)) / 2` (arXiv:1606.08415).
-    Gelu,
-    /// GELU by its tanh approximation, `gelu_pytorch_tanh` and `gelu_new`.
-    GeluTanh,
-    /// `x * sigmoid(1.702 x)`.
-    GeluQuick,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)` squared.
-    ReluSquared,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// The logistic function.
-    Sigmoid,
-    /// `x * tanh(ln(1 + e^x))` (arXiv:1908.08681).
-    Mish,
-}
-
-impl Activation {
-    /// Every activation.
-    pub const ALL: [Self; 9] = [
-        Self::Silu,
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::GeluQuick,
-        Self::Relu,
-        Self::ReluSquared,
-        Self::Tanh,
-        Self::Sigmoid,
-        Self::Mish,
-    ];
-
-    /// The function at one point.
-    #[inline]
-    pub fn apply(self, x: f32) -> f32 {
-        match self {
-            Self::Silu => x * math::sigmoid(x),
-            Self::Gelu => 0.5 * x * (1.0 + math::erf(x * std::f32::consts::FRAC_1_SQRT_2)),
-            // (1 + tanh u) / 2 is sigmoid(2 u).
-            Self::GeluTanh => x * math::sigmoid(2.0 * GELU_SLOPE * (x + GELU_CUBIC * (x * x) * x)),
-            Self::GeluQuick => x * math::sigmoid(GELU_QUICK * x),
-            Self::Relu => x.max(0.0),
-            Self::ReluSquared => x.max(0.0) * x.max(0.0),
-            Self::Tanh => math::tanh(x),
-            Self::Sigmoid => math::sigmoid(x),
-            Self::Mish => {
-                // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2).
-                let e = math::exp(x.min(MISH_HI));
-                let n = e * (e + 2.0);
-                x * (n / (n + 2.0))
-            }
+/// The activation of one value.
+#[inline]
+fn apply(activation: Activation, x: f32) -> f32 {
+    match activation {
+        Activation::Silu => x * math::sigmoid(x),
+        Activation::Gelu => 0.5 * x * (1.0 + math::erf(x * std::f32::consts::FRAC_1_SQRT_2)),
+        // (1 + tanh u) / 2 is sigmoid(2 u).
+        Activation::GeluTanh => {
+            x * math::sigmoid(2.0 * GELU_SLOPE * (x + GELU_CUBIC * (x * x) * x))
+        }
+        Activation::GeluQuick => x * math::sigmoid(GELU_QUICK * x),
+        Activation::Relu => x.max(0.0),
+        Activation::ReluSquared => x.max(0.0) * x.max(0.0),
+        Activation::Tanh => math::tanh(x),
+        Activation::Sigmoid => math::sigmoid(x),
+        Activation::Mish => {
+            // tanh(ln(1 + e)) is e (e + 2) / (e (e + 2) + 2).
+            let e = math::exp(x.min(MISH_HI));
+            let n = e * (e + 2.0);
+            x * (n / (n + 2.0))
         }
     }
 }
@@ -168,7 +132,7 @@ fn quantize_row(
 /// `x = activation(x)` on one row.
 pub fn activate_row(tier: Tier, activation: Activation, x: &mut [f32]) {
     match tier.avx2() {
-        None => x.iter_mut().for_each(|x| *x = activation.apply(*x)),
+        None => x.iter_mut().for_each(|x| *x = apply(activation, *x)),
         #[cfg(target_arch = "x86_64")]
         Some(_) => lanes::dispatch(tier, vector::Activate { activation, x }),
     }
@@ -183,7 +147,7 @@ pub fn gated_row(tier: Tier, activation: Activation, gate: &[f32], up: &[f32], o
     match tier.avx2() {
         None => {
             for ((out, &gate), up) in out.iter_mut().zip(gate).zip(up) {
-                *out = activation.apply(gate) * up;
+                *out = apply(activation, gate) * up;
             }
         }
         #[cfg(target_arch = "x86_64")]

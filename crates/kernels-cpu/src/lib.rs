@@ -73,8 +73,7 @@ mod topology;
 mod vec_dot;
 
 pub use activation::{
-    Activation, activate, activate_in_place, activate_quantize, activate_row, gated,
-    gated_quantize, gated_row,
+    activate, activate_in_place, activate_quantize, activate_row, gated, gated_quantize, gated_row,
 };
 pub use attention::{AttnLimits, AttnParams, AttnScratch, AttnSeq, attention};
 pub use elementwise::{
@@ -86,7 +85,7 @@ pub use error::Error;
 pub use experts::{ExpertInput, ExpertRows, add_expert_biases_in_place, combine};
 pub use features::features;
 pub use kv::{KvGeometry, KvSlot, kv_store};
-pub use logits::{LOGIT_BLOCK, LogitShares, ShareScale, logit_maxima, logit_sums, logit_weight};
+pub use logits::{LOGIT_BLOCK, LogitShares, logit_maxima, logit_sums, logit_weight};
 pub use matmul::{
     Bf16Scratch, Epilogue, ExpertParts, ExpertScratch, MatrixRef, PackedScratch, PanelScratch,
     WeightsRef, experts_bf16, experts_f32, experts_packed, experts_rows, matmul_bf16, matmul_f32,
@@ -101,12 +100,13 @@ pub use packed::{
 pub use pages::Pages;
 pub use quantize::QuantizedRows;
 pub use realizar_quant::BlockType;
+pub use realizar_types::{Activation, Groups, RopeStyle, Scoring, ShareScale};
 pub use recurrent::{
     DeltaInputs, DeltaNet, DeltaScratch, LayerStates, NO_STATE, ShortConv, StateSeq, StateSteps,
     delta_net, short_conv,
 };
-pub use rope::{RopePositions, RopeStyle, rope, rope_table};
-pub use route::{Groups, MAX_EXPERTS, Routing, Scoring, route};
+pub use rope::{RopePositions, rope, rope_table};
+pub use route::{MAX_EXPERTS, Routing, route};
 pub use rows::{Rows, RowsMut};
 pub use team::{Affinity, PerThread, Team};
 #[cfg(target_arch = "aarch64")]

@@ -7,7 +7,7 @@
 //! The loops are plain Rust over lanes, compiled once for any processor and once for AVX2. Neither
 //! form fuses multiply and add, so the bits are the same on every tier.
 
-use crate::{Tier, math};
+use crate::{ShareScale, Tier, math};
 
 /// Logits per block.
 pub const LOGIT_BLOCK: usize = 64;
@@ -37,29 +37,6 @@ pub fn logit_maxima(
 #[inline(always)]
 pub fn logit_weight(logit: f32, max: f32, scale: f32) -> f32 {
     math::exp_nonpositive((logit - max) * scale)
-}
-
-/// The scale of logits in base 2, `scale * log2(e)`, as the two integers that devices compute shares
-/// with. `scale` is an inverse temperature.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShareScale {
-    /// The scale's mantissa in units of 2^-32; its highest bit is set.
-    pub factor: u32,
-    /// The exponent of the range of logits below the largest one whose shares are not zero, `64 / scale`.
-    pub range: i32,
-}
-
-impl ShareScale {
-    /// Converts a positive scale.
-    pub fn new(scale: f32) -> Self {
-        let by_two = f64::from(scale) * std::f64::consts::LOG2_E;
-        // by_two = fraction * 2^exponent with a fraction from 1/2 to below 1.
-        let bits = by_two.to_bits();
-        let exponent = (bits >> 52) as i32 - 1022;
-        let fraction = ((bits & ((1 << 52) - 1)) | (1 << 52)) >> 21;
-        // At larger scales only the largest logit has a share.
-        Self { factor: fraction as u32, range: (6 - exponent).max(-90) }
-    }
 }
 
 /// (1 - 2^-x) / x on 0 <= x <= 1 as a polynomial in -x, lowest degree first, in units of 2^-31. It is

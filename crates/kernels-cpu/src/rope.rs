@@ -2,17 +2,7 @@
 //! for the rows of a batch, and the rotation of heads in place.
 
 use crate::elementwise::row_grain;
-use crate::{Rows, RowsMut, Team, Tier};
-
-/// The elements of a head that form a pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RopeStyle {
-    /// Element `i` with element `i + rotary_dim / 2`, as in GPT-NeoX and the
-    /// models of `transformers`.
-    Neox,
-    /// Element `2 i` with element `2 i + 1`, as in GPT-J and Meta's LLaMA.
-    Interleaved,
-}
+use crate::{RopeStyle, Rows, RowsMut, Team, Tier};
 
 /// The positions that angles are computed from.
 #[derive(Clone, Copy, Debug)]

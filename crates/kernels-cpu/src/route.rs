@@ -1,36 +1,6 @@
 //! Expert routing: selects the experts of each row from a router's scores, and computes their factors.
 
-use crate::{Rows, RowsMut, Team, math};
-
-/// The function from scores to factors.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Scoring {
-    /// A softmax over all experts.
-    Softmax,
-    /// A sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
-    Sigmoid,
-    /// A softmax over the scores of the selected experts only.
-    SoftmaxOfChosen,
-    /// SparseMixer (arXiv:2409.12136): experts are selected one after the other. The factor of the best
-    /// remaining expert is its term of a softmax over the remaining experts near it: those whose score
-    /// differs by at most `margin` times the larger of the best score and their absolute score.
-    SparseMixer {
-        /// Relative distance up to which scores are near.
-        margin: f32,
-    },
-}
-
-/// Group-limited routing: experts are selected from a row's best groups of consecutive experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Groups {
-    /// Number of groups.
-    pub n: usize,
-    /// Number of groups that experts are selected from.
-    pub n_open: usize,
-    /// Number of keys whose sum ranks a group, the largest ones: 1 (`group_limited_greedy` of DeepSeek V2,
-    /// arXiv:2405.04434) or 2 (`noaux_tc` of DeepSeek V3, arXiv:2412.19437).
-    pub n_best: usize,
-}
+use crate::{Groups, Rows, RowsMut, Scoring, Team, math};
 
 /// Parameters of a router.
 #[derive(Clone, Copy, Debug)]

@@ -42,6 +42,10 @@
 //! ```
 
 pub use realizar_quant::BlockType;
+pub use realizar_types::{
+    Activation, DrawOfBest, Groups, NextToken, NormKind, RopeStyle, Scoring, ShareScale, SharesOf,
+    Shortlist, ShortlistLimits, ShortlistRow,
+};
 
 mod error;
 #[cfg(feature = "bench")]
@@ -67,19 +71,16 @@ pub use states::{StateLayer, StateSpec};
 mod image;
 
 mod kernels;
-pub use kernels::{
-    Activation, AttentionArithmetic, Kernels, launches_of_thread, takes_parts, takes_quantized,
-};
+pub use kernels::{AttentionArithmetic, Kernels, launches_of_thread, takes_parts, takes_quantized};
 
 mod ops;
 pub use ops::{
-    Attention, AttentionScratch, Captured, DecodeAttention, DeltaNet, DeltaNetSpec, DrawOfBest,
-    Elementwise, ExpertLinear, ExpertPairs, GatedGrouped, GatedQuantized, GatedRows, Greedy,
-    Grouped, GroupedRows, Groups, HalfRows, HalfType, Halves, HeadNorm, Linear, LinearGrouped,
-    LinearHalf, LinearQuantized, List, MAX_GATED_ROWS, MAX_PARTS, NO_TOKEN, NewHeads, NextToken,
-    Norm, NormKind, PairTiles, Pairs, PrefillAttention, PrefillResults, ProductRows, QuantType,
-    Quantized, QuantizedRows, RankRows, RopeAngles, RopeStore, Routing, Rows, Scoring, SharesOf,
-    ShortConv, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, SortedPairs,
+    Attention, AttentionScratch, Captured, DecodeAttention, DeltaNet, DeltaNetSpec, Elementwise,
+    ExpertLinear, ExpertPairs, GatedGrouped, GatedQuantized, GatedRows, Greedy, Grouped,
+    GroupedRows, HalfRows, HalfType, Halves, HeadNorm, Linear, LinearGrouped, LinearHalf,
+    LinearQuantized, List, MAX_GATED_ROWS, MAX_PARTS, NO_TOKEN, NewHeads, Norm, PairTiles,
+    PrefillAttention, PrefillResults, ProductRows, QuantType, Quantized, QuantizedRows, RankRows,
+    RopeAngles, RopeStore, Routing, Rows, ShortConv, ShortlistScratch, Shortlists, SortedPairs,
     StateLists, TILE_ROWS, Tables, WgmmaKernels, all_gather, all_reduce, attention_decode,
     attention_prefill, combine, delta_net, elementwise, embed, expert_bias, expert_matmul,
     expert_matmul_half, expert_matmul_int8, expert_matvec, expert_matvec_int8, gated_quantized,

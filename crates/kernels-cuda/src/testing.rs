@@ -128,9 +128,9 @@ impl Device for TestDevice {
     }
 
     fn n_multiprocessors(&self) -> usize {
-        match &self.card {
+        match &self.gpu {
             None => self.interpreter.n_multiprocessors(),
-            Some(card) => card.driver.n_multiprocessors(),
+            Some(gpu) => gpu.driver.n_multiprocessors(),
         }
     }
 

@@ -49,6 +49,10 @@
 //! ```
 
 pub use realizar_quant::BlockType;
+pub use realizar_types::{
+    Activation, Groups, NormKind, RopeStyle, Scoring, ShareScale, SharesOf, Shortlist,
+    ShortlistLimits, ShortlistRow,
+};
 
 mod error;
 pub use error::Error;
@@ -66,14 +70,13 @@ pub use storage::{
 
 mod ops;
 pub use ops::{
-    Activation, Attention, AttentionScratch, AttentionSpec, DeltaNet, DeltaNetSpec, Elementwise,
-    ExpertLinear, ExpertPairs, Groups, Linear, MatmulOptions, Norm, NormKind, QuantizedRows,
-    RopeAngles, RopeStyle, Routing, SPLIT, Scoring, SharesOf, ShortConv, Shortlist,
-    ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists, Splits, TILE_ROWS, Tables,
-    attention_decode, attention_next_wave, attention_prefill, combine, copy, delta_net,
-    elementwise, embed, expert_bias, expert_matmul, expert_matvec, expert_matvec_int8, kv_store,
-    matmul, matvec, matvec_int8, norm, quantize, reorder, rope, rope_table, route, select_rows,
-    shaders, short_conv, sort_by_expert, takes_quantized,
+    Attention, AttentionScratch, AttentionSpec, DeltaNet, DeltaNetSpec, Elementwise, ExpertLinear,
+    ExpertPairs, Linear, MatmulOptions, Norm, QuantizedRows, RopeAngles, Routing, SPLIT, ShortConv,
+    ShortlistScratch, Shortlists, Splits, TILE_ROWS, Tables, attention_decode, attention_next_wave,
+    attention_prefill, combine, copy, delta_net, elementwise, embed, expert_bias, expert_matmul,
+    expert_matvec, expert_matvec_int8, kv_store, matmul, matvec, matvec_int8, norm, quantize,
+    reorder, rope, rope_table, route, select_rows, shaders, short_conv, sort_by_expert,
+    takes_quantized,
 };
 
 #[cfg(test)]

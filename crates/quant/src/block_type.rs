@@ -19,7 +19,6 @@ use crate::{
 /// several parts are converted to them when they are read, and `F8` is for keys and values only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(non_camel_case_types, reason = "the field writes these names with underscores")]
-#[allow(missing_docs, reason = "each variant is the type of the same name; see the table below")]
 pub enum BlockType {
     F32,
     F16,

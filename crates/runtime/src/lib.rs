@@ -43,30 +43,46 @@
 //! # }
 //! ```
 //!
+//! An answer that follows a grammar:
+//!
+//! ```
+//! use realizar_runtime::constrain::{Constrainer, Grammar};
+//! use realizar_runtime::template::Message;
+//! use realizar_runtime::{GenerateParams, Model};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut model = Model::open("examples/alphabet.gguf")?;
+//! let grammar = Grammar::Choice(vec!["cat".to_owned(), "dog".to_owned()]);
+//! let constraint = Constrainer::new(model.tokenizer()?)?.compile(&grammar)?;
+//! let params = GenerateParams { constraint: Some(constraint), ..GenerateParams::default() };
+//! let mut session = model.new_session();
+//! // Unconstrained, it would continue the alphabet.
+//! let reply = session.chat(&mut model, &[Message::user("abc")], &params)?;
+//! assert_eq!(reply.finish()?.text, "dog");
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`Session::chat`] keeps a conversation, [`Session::generate`] takes tokens and reports everything about each that it
 //! makes, and [`engine::Engine::chat`] answers many at once, to threads and to async programs.
 #![forbid(unsafe_code)]
 
-mod base;
-pub use base::{ByteSize, lower_priority, panics};
+pub use realizar_base::{ByteSize, lower_priority, panics};
 
-pub mod text;
-pub use text::{constrain, sampling, template, tokenizer};
+pub use realizar_text::{constrain, sampling, template, tokenizer};
 
 mod error;
-pub use error::{DeviceFault, Error};
+pub use error::Error;
+pub use realizar_backends::Error as BackendError;
+pub use realizar_model::Error as LoadError;
 
-pub mod checkpoint;
-pub use checkpoint::Pooling;
+pub use realizar_model::{ModelOutput, Pooling, supported_gguf, supported_hf};
+pub use realizar_model::{architectures, checkpoint, config, graph, plan, rope, weights};
 
-pub mod graph;
-pub use graph::{plan, weights};
-
-pub mod architectures;
-pub use architectures::{ModelOutput, config, rope, supported_gguf, supported_hf};
-
-pub mod backend;
-pub use backend::{Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics};
+pub use realizar_backends as backend;
+pub use realizar_backends::{
+    DeviceFault, Fingerprint, MemoryUse, PackedCache, PackedFiles, metrics,
+};
 
 pub mod run;
 pub use run::{

@@ -83,7 +83,7 @@ fn strings(text: &str) -> impl Iterator<Item = String> + '_ {
 
 /// All architectures, by name.
 fn architectures() -> Result<Vec<Architecture>> {
-    let dir = shell::root().join("crates/runtime/src/architectures");
+    let dir = shell::root().join("crates/model/src/architectures");
     let mut found = Vec::new();
     for entry in fs::read_dir(&dir).with_context(|| format!("read {}", dir.display()))? {
         let path = entry?.path();

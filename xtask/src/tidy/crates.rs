@@ -10,8 +10,18 @@ use super::{Finding, VENDORED};
 const MAX_FIXTURE_BYTES: usize = 300 * 1024;
 
 /// Crates that need no `unsafe`.
-const SAFE_CRATES: &[&str] =
-    &["realizar-quant", "realizar-kvcache", "realizar-runtime", "realizar-server", "realizar"];
+const SAFE_CRATES: &[&str] = &[
+    "realizar-backends",
+    "realizar-base",
+    "realizar-quant",
+    "realizar-types",
+    "realizar-kvcache",
+    "realizar-model",
+    "realizar-text",
+    "realizar-runtime",
+    "realizar-server",
+    "realizar",
+];
 
 /// Files every clone must have.
 const REQUIRED: &[&str] = &["LICENSE-MIT", "LICENSE-APACHE", "README.md", "deny.toml", ".ci/run"];

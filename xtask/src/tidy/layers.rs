@@ -10,10 +10,12 @@ use super::Finding;
 const LAYERS: &[&[&str]] = &[
     &["realizar-derivre"],
     &["realizar-llguidance"],
-    &["realizar-quant"],
+    &["realizar-base", "realizar-quant", "realizar-types"],
     &["realizar-formats"],
     &["realizar-kernels-cpu", "realizar-kernels-cuda", "realizar-kernels-wgpu"],
     &["realizar-kvcache"],
+    &["realizar-model", "realizar-text"],
+    &["realizar-backends"],
     &["realizar-runtime"],
     &["realizar-server"],
     &["realizar"],

@@ -13,6 +13,7 @@ use crate::{shell, web};
 mod circles;
 mod claims;
 mod crates;
+mod docs;
 mod floors;
 mod layers;
 mod lexer;
@@ -73,6 +74,7 @@ pub(crate) fn run() -> Result<()> {
         match file.extension().and_then(|e| e.to_str()) {
             Some("rs") => {
                 findings.extend(source::check(file, &text));
+                findings.extend(docs::check(file, &text));
                 findings.extend(seam::check(file, &text, &architectures));
                 findings.extend(floors::check(file, &text, &roots));
                 findings.extend(walked.check(file, &text));

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use super::Finding;
 use super::lexer::code_only;
 
-const ARCHITECTURES: &str = "crates/runtime/src/architectures";
+const ARCHITECTURES: &str = "crates/model/src/architectures";
 /// Where no model may be named.
-const DEVICES: &[&str] = &["crates/runtime/src/backend", "crates/kernels-"];
+const DEVICES: &[&str] = &["crates/backends/src", "crates/kernels-"];
 /// Words that only code for a device has.
 const DEVICE_WORDS: &[&str] = &["backend", "cpu", "gpu", "cuda", "wgpu", "kernels"];
 /// How the names of the kernels' crates begin.
@@ -85,16 +85,12 @@ mod tests {
             .map(|f| format!("{ARCHITECTURES}/{f}.rs").into());
         let names = architectures(&files);
         assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), ["gpt2", "llama"]);
-        let backend = "crates/runtime/src/backend/cpu/mod.rs";
+        let backend = "crates/backends/src/cpu/mod.rs";
         let cases = [
-            ("crates/runtime/src/architectures/llama.rs", "use crate::backend::cpu;\n", 2),
-            ("crates/runtime/src/architectures/llama.rs", "use realizar_kernels_wgpu::Gpu;\n", 2),
-            ("crates/runtime/src/architectures/llama.rs", "use realizar_kernels_metal::X;\n", 1),
-            (
-                "crates/runtime/src/architectures/llama.rs",
-                "// Not for the cpu.\nfn llama() {}\n",
-                0,
-            ),
+            ("crates/model/src/architectures/llama.rs", "use crate::backend::cpu;\n", 2),
+            ("crates/model/src/architectures/llama.rs", "use realizar_kernels_wgpu::Gpu;\n", 2),
+            ("crates/model/src/architectures/llama.rs", "use realizar_kernels_metal::X;\n", 1),
+            ("crates/model/src/architectures/llama.rs", "// Not for the cpu.\nfn llama() {}\n", 0),
             (backend, "use crate::architectures::llama;\n", 2),
             (backend, "fn f(backend: Gpt2) {}\n", 1),
             (backend, "fn gpu(\"llama\": &str) {}\n", 0),

@@ -24,7 +24,7 @@ const STARTS_PROGRAMS: &str = "crates/cli/src/program.rs";
 const WRITES_TO_TERMINALS: &str = "crates/cli/src/screen.rs";
 
 /// The one file of the crates that opens what came with a model.
-const OPENS_FILES: &str = "crates/formats/src/regular.rs";
+const OPENS_FILES: &str = "crates/base/src/regular.rs";
 
 /// Files of the crates that read what the system says of itself, or what the user names, which may be a pipe.
 const READS_OTHERS: &[&str] = &[
@@ -41,7 +41,7 @@ const READS_OTHERS: &[&str] = &[
     "crates/formats/src/free_memory.rs",
     "crates/kernels-cpu/src/memory.rs",
     "crates/kernels-cpu/src/topology.rs",
-    "crates/runtime/src/backend/cpu/free.rs",
+    "crates/backends/src/cpu/free.rs",
     "crates/runtime/src/run/device/list.rs",
 ];
 
@@ -321,7 +321,7 @@ mod tests {
             (file, "// println!() in words", 0),
             ("crates/cli/src/screen.rs", "io::stdout();", 0),
             ("crates/server/src/server.rs", "println!(\"a\");", 1),
-            ("crates/runtime/src/backend/wgpu/tests.rs", "println!(\"a\");", 0),
+            ("crates/backends/src/wgpu/tests.rs", "println!(\"a\");", 0),
             ("crates/cli/tests/it/cli.rs", "println!(\"a\");", 0),
             ("xtask/src/main.rs", "println!(\"a\");", 0),
         ];
@@ -335,14 +335,10 @@ mod tests {
     fn files_of_models_are_opened_in_one_place() {
         let read = "//! A.\nfn f() { std::fs::read(\"config.json\"); }\n";
         for (file, text, expected) in [
-            ("crates/runtime/src/checkpoint/mod.rs", read, 1),
-            (
-                "crates/runtime/src/checkpoint/mod.rs",
-                &*read.replace("fs::read(", "fs::read_dir("),
-                0,
-            ),
+            ("crates/model/src/checkpoint/mod.rs", read, 1),
+            ("crates/model/src/checkpoint/mod.rs", &*read.replace("fs::read(", "fs::read_dir("), 0),
             ("crates/formats/src/map.rs", &read.replace("fs::read(", "File::open("), 1),
-            ("crates/formats/src/regular.rs", read, 0),
+            ("crates/base/src/regular.rs", read, 0),
             ("crates/cli/src/grammar.rs", read, 0),
             ("xtask/src/fuzz.rs", read, 0),
         ] {

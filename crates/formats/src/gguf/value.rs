@@ -8,7 +8,6 @@ use crate::error::Fault;
 
 /// The type of a metadata value. Ids are those of the GGUF specification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each variant is the type of the same name")]
 pub enum ValueType {
     U8 = 0,
     I8 = 1,
@@ -108,7 +107,6 @@ impl fmt::Display for ValueType {
 ///
 /// Single strings are copied; arrays stay in the file's map.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(missing_docs, reason = "each variant holds a value of its name")]
 pub enum Value {
     U8(u8),
     I8(i8),

@@ -14,9 +14,9 @@ use serde::Deserialize;
 
 use crate::error::Fault;
 use crate::printable::shown;
-use crate::regular::read_regular;
 use crate::{Bytes, Error, Tensor, TensorInfo};
 use header::{Entries, Header, MAX_HEADER_BYTES, parse};
+use realizar_base::read_regular;
 
 /// File name of a model of one file.
 pub(crate) const SINGLE_NAME: &str = "model.safetensors";

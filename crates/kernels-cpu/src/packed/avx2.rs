@@ -97,7 +97,7 @@ impl<const T: usize, const G: usize> BlockSums<T, G> {
                 unsafe { (*x[t].scales.add(HALF), x[t].pair_sums.add(HALF).cast::<i32>()) };
             let scale = set1_f(scale);
             for g in 0..G {
-                for r in 0..2 {
+                for r in [0, 1] {
                     let mut sum = sums[t][g][r];
                     if !F::PLANES.are_signed() {
                         if F::OFFSET > 0 {

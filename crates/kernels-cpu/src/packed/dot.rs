@@ -422,7 +422,8 @@ macro_rules! dot_kernels {
                         }
                     }
                 }
-                for g in 0..if MINS_APART { groups_of_block } else { 0 } {
+                let n_apart = if MINS_APART { groups_of_block } else { 0 };
+                for g in 0..n_apart {
                     let mut integers = [Integers::none(); G];
                     for (integers, panel) in integers.iter_mut().zip(block) {
                         // SAFETY: as above.

@@ -163,9 +163,10 @@ pub fn delta_net(
         let (state, rest) = scratch.split_at_mut(net.k_dim * TILE);
         let keys = &mut rest[..2 * BLOCK * net.k_dim];
         match seq.from {
-            // SAFETY: `StateSteps` has no slot that is read and written.
             Some(slot) => {
-                load_tile(unsafe { &states.read(slot)[place.clone()] }, cols.len(), state)
+                // SAFETY: `StateSteps` has no slot that is read and written.
+                let stored = unsafe { &states.read(slot)[place.clone()] };
+                load_tile(stored, cols.len(), state);
             }
             None => state.fill(0.0),
         }

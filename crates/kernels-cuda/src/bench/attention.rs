@@ -9,8 +9,8 @@ use super::random::Random;
 use super::report::Report;
 use crate::{
     Attention, AttentionArithmetic, AttentionScratch, BenchError, Buffer, DecodeAttention,
-    HeadNorm, KvPages, List, NewHeads, Pairs, PrefillAttention, PrefillResults, ProductRows,
-    RopeStore, Rows, TILE_ROWS, Tables, attention_decode, attention_prefill, rope_store,
+    HeadNorm, KvPages, List, NewHeads, PrefillAttention, PrefillResults, ProductRows, RopeStore,
+    RopeStyle, Rows, TILE_ROWS, Tables, attention_decode, attention_prefill, rope_store,
     rounds_results,
 };
 
@@ -123,7 +123,7 @@ impl<'a, D: Target> Step<'a, D> {
             q_norm: norm,
             k_norm: norm,
             table: self.rows(&self.angles, shape.head_dim),
-            pairs: if shape.has_head_norms { Pairs::Halves } else { Pairs::Neighbours },
+            pairs: if shape.has_head_norms { RopeStyle::Neox } else { RopeStyle::Interleaved },
             slots: List::new(&self.slots, turn * b, b),
         }
     }

@@ -7,9 +7,9 @@ use super::products::{first, quant_type, rows};
 use super::report::Report;
 use crate::{
     Activation, BenchError, Elementwise, Error, Greedy, GroupedRows, HalfRows, HalfType, Norm,
-    NormKind, ProductRows, QuantizedRows, Rows, SharesOf, ShortlistLimits, ShortlistRow,
-    ShortlistScratch, Shortlists, elementwise, is_worth_splitting, norm, quantize_activated,
-    quantize_norm, split_rows,
+    NormKind, ProductRows, QuantizedRows, Rows, ShareScale, SharesOf, ShortlistLimits,
+    ShortlistRow, ShortlistScratch, Shortlists, elementwise, is_worth_splitting, norm,
+    quantize_activated, quantize_norm, split_rows,
 };
 
 /// Measures cases of one operation.
@@ -133,7 +133,7 @@ fn shortlist<D: Target>(
     let mut lists = Shortlists::new(device, n as u32, limits)?;
     let n_best = Shortlists::<D>::MAX_BEST;
     for row in 0..b as u32 {
-        let shares = Some(SharesOf { factor: 3_098_164_009, range: 5, draws: &[1 << 31] });
+        let shares = Some(SharesOf { scale: ShareScale::new(1.0), draws: &[1 << 31] });
         lists.push(&ShortlistRow {
             row,
             n_best,

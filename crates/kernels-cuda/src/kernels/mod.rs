@@ -21,11 +21,11 @@ mod shortlist;
 
 pub use attention::AttentionArithmetic;
 pub(crate) use attention::{DecodeKernel, HEAD_DIMS};
-pub use elementwise::Activation;
+pub(crate) use elementwise::activation_argument;
 pub(crate) use experts::{ExpertTypeKernels, PAIR_TILES};
 pub(crate) use products::{
     INT8_COLS, INT8_TILE, LEVELS_FEW, LEVELS_SHARED, LEVELS_TILES, LevelsKernels, MATVEC_COLS,
-    MIN_BLOCKS, PARTS_FEW, PARTS_TILES, ProductKernels, TILES, Tile, mixed_index,
+    PARTS_FEW, PARTS_TILES, ProductKernels, TILES, Tile, enough_blocks, mixed_index,
 };
 pub use products::{takes_parts, takes_quantized};
 pub(crate) use recurrent::KEY_PIECES;

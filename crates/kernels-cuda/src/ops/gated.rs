@@ -7,7 +7,7 @@ use super::matvec_quantized::{MIN_TILE_ROWS, ROWS, WARPS};
 use super::quantize::{BLOCK_LEN, QuantType, Quantized, QuantizedRows};
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::kernels::{INT8_COLS, Kernels};
+use crate::kernels::{INT8_COLS, Kernels, activation_argument};
 use crate::{Activation, Buffer, Error, Matrix, Rows};
 
 /// The maximum number of activation rows of a gated product. Products of more rows run in tiles.
@@ -120,7 +120,7 @@ pub fn gated_quantized<D: Device>(
         }
     };
     let counters = to.map_or(0, |to| to.counters.address());
-    let act = act.argument();
+    let act = activation_argument(act);
     let ([x_quants, x_blocks, x_stride], [to_quants, to_blocks, to_stride, in_bf16]) =
         (x.arguments(), quants);
     let [main, high, head] = matrix.planes();

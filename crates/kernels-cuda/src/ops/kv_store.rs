@@ -1,11 +1,11 @@
 //! Stores keys and values of new positions in pages, optionally after norms and rotary embeddings, which are also
 //! applied to queries.
 
-use super::rope::Pairs;
 use super::rows::optional;
 use crate::device::{Argument, Arguments, Device};
 use crate::kernels::Kernels;
 use crate::{Error, KvPages, KvSpec, List, Rows};
+use realizar_types::RopeStyle;
 
 /// Threads of a block.
 const THREADS: u32 = 128;
@@ -67,7 +67,7 @@ pub struct NewHeads<'a, D: Device> {
     /// `[n_rows, rotary_dim]`.
     pub table: Rows<'a, D>,
     /// The pairs of columns that are rotated.
-    pub pairs: Pairs,
+    pub pairs: RopeStyle,
     /// Slots of keys and values, as for [`kv_store`].
     pub slots: List<'a, D>,
 }
@@ -162,7 +162,7 @@ fn check_stored<D: Device>(
 fn head_arguments<D: Device>(
     k: Rows<'_, D>,
     v: Rows<'_, D>,
-    rope: Option<(Rows<'_, D>, Pairs)>,
+    rope: Option<(Rows<'_, D>, RopeStyle)>,
     norms: [Option<HeadNorm<'_, D>>; 2],
     slots: List<'_, D>,
 ) -> [Argument; HEAD_ARGUMENTS] {
@@ -179,7 +179,7 @@ fn head_arguments<D: Device>(
         table,
         table_stride,
         Argument::I32(rope.map_or(0, |(table, _)| table.n_cols() as i32 / 2)),
-        Argument::I32(rope.map_or(0, |(_, pairs)| i32::from(pairs == Pairs::Neighbours))),
+        Argument::I32(rope.map_or(0, |(_, pairs)| i32::from(pairs == RopeStyle::Interleaved))),
         q_norm,
         Argument::F32(q_eps),
         k_norm,
@@ -236,7 +236,7 @@ pub(super) mod tests {
         n_kv_heads: usize,
         head_dim: usize,
         rotary_dim: usize,
-        pairs: Pairs,
+        pairs: RopeStyle,
         norms: bool,
     }
 
@@ -296,8 +296,8 @@ pub(super) mod tests {
             for i in 0..n {
                 let [c, s] = [i, n + i].map(|i| f64::from(table[row * rotary_dim + i]));
                 let (a, b) = match pairs {
-                    Pairs::Neighbours => (2 * i, 2 * i + 1),
-                    Pairs::Halves => (i, i + n),
+                    RopeStyle::Interleaved => (2 * i, 2 * i + 1),
+                    RopeStyle::Neox => (i, i + n),
                 };
                 (head[a], head[b]) = (head[a] * c - head[b] * s, head[b] * c + head[a] * s);
             }
@@ -367,12 +367,12 @@ pub(super) mod tests {
             norms,
         };
         use BlockType::{BF16, F8, F16, F32};
-        check(&case(F32, 64, 64, Pairs::Halves, false));
-        check(&case(F16, 12, 12, Pairs::Neighbours, true));
-        check(&case(F16, 128, 32, Pairs::Halves, true));
-        check(&case(BF16, 80, 20, Pairs::Neighbours, false));
-        check(&case(F16, 320, 64, Pairs::Halves, true));
-        check(&case(F8, 24, 24, Pairs::Halves, true));
+        check(&case(F32, 64, 64, RopeStyle::Neox, false));
+        check(&case(F16, 12, 12, RopeStyle::Interleaved, true));
+        check(&case(F16, 128, 32, RopeStyle::Neox, true));
+        check(&case(BF16, 80, 20, RopeStyle::Interleaved, false));
+        check(&case(F16, 320, 64, RopeStyle::Neox, true));
+        check(&case(F8, 24, 24, RopeStyle::Neox, true));
     }
 
     /// The levels of a block in the order of a page.

@@ -50,21 +50,18 @@ pub use matmul::{LinearHalf, matmul, matmul_half, matmul_int8};
 pub use matvec::{Linear, matvec};
 pub use matvec_parts::{is_worth_splitting, matvec_parts};
 pub use matvec_quantized::matvec_quantized;
-pub use norm::{Norm, NormKind, norm};
+pub use norm::{Norm, norm};
 pub use quantize::{
     ProductRows, QuantType, Quantized, QuantizedRows, quantize, quantize_activated, quantize_norm,
 };
 pub use ranks::{RankRows, all_gather, all_reduce};
 pub use recurrent::StateLists;
-pub use rope::{Pairs, RopeAngles, rope, rope_table};
+pub use rope::{RopeAngles, rope, rope_table};
 pub use round::{HalfRows, HalfType, Halves, half_type, round_rows, split_rows};
-pub use route::{Groups, Routing, Scoring, combine, expert_bias, reorder, route};
+pub use route::{Routing, combine, expert_bias, reorder, route};
 pub use rows::{List, Rows};
 pub use short_conv::{ShortConv, short_conv};
-pub use shortlist::{
-    DrawOfBest, Greedy, NO_TOKEN, NextToken, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,
-    ShortlistScratch, Shortlists,
-};
+pub use shortlist::{Greedy, NO_TOKEN, ShortlistScratch, Shortlists};
 pub use wgmma::{
     GatedGrouped, Grouped, GroupedRows, LinearGrouped, WgmmaKernels, gated_wgmma, group_rows,
     matmul_wgmma,

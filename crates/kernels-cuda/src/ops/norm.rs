@@ -4,21 +4,13 @@ use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Error, Rows};
+use realizar_types::NormKind;
 
 /// Threads of a block.
 const THREADS: u32 = 256;
 /// The longest run that one warp normalizes, and warps per block.
 const WARP_RUN: usize = 256;
 const WARPS: usize = 8;
-
-/// The formula of a norm.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NormKind {
-    /// `x / sqrt(mean(x^2) + eps)`.
-    Rms,
-    /// `(x - mean(x)) / sqrt(variance(x) + eps)`.
-    Layer,
-}
 
 /// A norm over runs of columns.
 #[derive(Debug)]

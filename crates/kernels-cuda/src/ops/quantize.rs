@@ -8,7 +8,7 @@ use super::round::{HalfType, Halves};
 use super::rows::optional;
 use super::wgmma::Grouped;
 use crate::device::{Argument, Device};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activation_argument};
 use crate::{Activation, Buffer, Error, Norm, NormKind, Rows};
 use std::sync::Arc;
 
@@ -336,7 +336,7 @@ pub fn quantize_activated<D: Device>(
         gate.stride(),
         up,
         up_stride,
-        act.argument(),
+        activation_argument(act),
         out,
         out_stride,
         values,

@@ -4,6 +4,7 @@ use super::rows::optional;
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Error, List, Rows};
+use realizar_types::RopeStyle;
 
 /// Threads of a block.
 const THREADS: u32 = 128;
@@ -63,15 +64,6 @@ pub fn rope_table<D: Device>(
     unsafe { kernels.launch(stream, &kernels.rope.table, grid, [THREADS, 1], &arguments) }
 }
 
-/// The pairs of a head's elements that are rotated together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pairs {
-    /// Elements `2 * i` and `2 * i + 1`.
-    Neighbours,
-    /// Elements `i` and `i + rotary_dim / 2`.
-    Halves,
-}
-
 /// Queues the rotation of the first columns of each head by the rows of a table. `out` may be `x`.
 ///
 /// # Errors
@@ -86,7 +78,7 @@ pub fn rope<D: Device>(
     table: Rows<'_, D>, // [n_rows, rotary_dim]
     out: Rows<'_, D>,   // [n_rows, n_heads * head_dim]
     head_dim: usize,
-    pairs: Pairs,
+    pairs: RopeStyle,
 ) -> Result<(), Error> {
     let rotary_dim = table.n_cols();
     assert!(head_dim > 0 && x.n_cols().is_multiple_of(head_dim), "heads of {head_dim}");
@@ -105,7 +97,7 @@ pub fn rope<D: Device>(
         Argument::I32((x.n_cols() / head_dim) as i32),
         Argument::I32(head_dim as i32),
         Argument::I32(rotary_dim as i32 / 2),
-        Argument::I32(i32::from(pairs == Pairs::Neighbours)),
+        Argument::I32(i32::from(pairs == RopeStyle::Interleaved)),
     ];
     let grid = [x.n_rows() as u32, 1, 1];
     // SAFETY: as in `rope_table`.
@@ -177,7 +169,7 @@ pub(super) mod tests {
                 .collect();
             let table_at = on_device(device, &stream, &table);
             let table_rows = Rows::new(&table_at, 0, n_rows, rotary_dim, rotary_dim);
-            for pairs in [Pairs::Neighbours, Pairs::Halves] {
+            for pairs in [RopeStyle::Interleaved, RopeStyle::Neox] {
                 let x_at = on_device(device, &stream, &x);
                 let out = on_device(device, &stream, &vec![0.0f32; x.len()]);
                 let rows = |buffer| Rows::new(buffer, 0, n_rows, n_cols, stride);
@@ -197,8 +189,8 @@ pub(super) mod tests {
                     for start in (0..n_cols).step_by(head_dim) {
                         for pair in 0..half {
                             let (a, b) = match pairs {
-                                Pairs::Neighbours => (start + 2 * pair, start + 2 * pair + 1),
-                                Pairs::Halves => (start + pair, start + pair + half),
+                                RopeStyle::Interleaved => (start + 2 * pair, start + 2 * pair + 1),
+                                RopeStyle::Neox => (start + pair, start + pair + half),
                             };
                             let cos = f64::from(table[row * rotary_dim + pair]);
                             let sin = f64::from(table[row * rotary_dim + half + pair]);

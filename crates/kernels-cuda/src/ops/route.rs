@@ -6,6 +6,7 @@
 use crate::device::{Argument, Device};
 use crate::kernels::{Kernels, PER_LANE};
 use crate::{Error, List, Rows};
+use realizar_types::{Groups, Scoring};
 
 /// Rows of a block of the routing kernel, one per warp.
 const WARPS: usize = 4;
@@ -13,36 +14,6 @@ const WARPS: usize = 4;
 const THREADS: u32 = 128;
 /// Number of elements from which threads process four each. Fewer elements would leave too many threads idle.
 const FOUR_FROM: usize = 1 << 17;
-
-/// The function from router scores to factors.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scoring {
-    /// Softmax over all experts.
-    Softmax,
-    /// Sigmoid of each score (DeepSeek-V3, arXiv:2412.19437).
-    Sigmoid,
-    /// Softmax over the scores of the chosen experts.
-    SoftmaxOfChosen,
-    /// Sequential selection (SparseMixer, arXiv:2409.12136). Each step chooses the best remaining expert. Its factor is
-    /// its share of a softmax over the remaining experts whose distance to its score is at most `margin` times the
-    /// larger of its score and their absolute value.
-    SparseMixer {
-        /// Maximum relative distance.
-        margin: f32,
-    },
-}
-
-/// Groups of consecutive experts. A row chooses its experts from the best groups.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Groups {
-    /// Number of groups.
-    pub n: usize,
-    /// Number of groups that experts are chosen from.
-    pub n_open: usize,
-    /// Number of a group's largest keys that are added to rank it: 1 (`group_limited_greedy` of DeepSeek V2,
-    /// arXiv:2405.04434) or 2 (`noaux_tc` of V3, arXiv:2412.19437).
-    pub n_best: usize,
-}
 
 /// Parameters of the router.
 #[derive(Debug)]

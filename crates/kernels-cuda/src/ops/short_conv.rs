@@ -6,7 +6,7 @@
 use super::recurrent::THREADS;
 use super::rows::optional;
 use crate::device::{Argument, Device};
-use crate::kernels::Kernels;
+use crate::kernels::{Kernels, activation_argument};
 use crate::{Activation, Error, Rows, StateLayer, StateLists};
 
 /// Number of elements from which threads process four each. Fewer elements would leave too many threads idle.
@@ -86,7 +86,7 @@ pub fn short_conv<D: Device>(
         Argument::I32(lists.n_seqs as i32),
         Argument::I32(n_taps as i32),
         Argument::I32(width as i32),
-        act.map_or(Argument::I32(NO_ACTIVATION), Activation::argument),
+        act.map_or(Argument::I32(NO_ACTIVATION), activation_argument),
     ];
     let n_blocks = width.div_ceil(per_thread * THREADS as usize);
     assert!(n_blocks <= 65535, "{width} channels");

@@ -3,44 +3,7 @@
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Error, Gpu};
-
-/// An activation function; the formulas are in `shaders/activations.wgsl`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `x * (1 + erf(x / sqrt 2)) / 2`.
-    Gelu,
-    /// GELU by its tanh approximation.
-    GeluTanh,
-    /// `x * sigmoid(1.702 x)`.
-    GeluQuick,
-    /// `max(x, 0)`.
-    Relu,
-    /// `max(x, 0)` squared.
-    ReluSquared,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// The logistic function.
-    Sigmoid,
-    /// `x * tanh(ln(1 + e^x))`.
-    Mish,
-}
-
-impl Activation {
-    /// Every activation; shaders use their index in this list.
-    pub const ALL: [Self; 9] = [
-        Self::Silu,
-        Self::Gelu,
-        Self::GeluTanh,
-        Self::GeluQuick,
-        Self::Relu,
-        Self::ReluSquared,
-        Self::Tanh,
-        Self::Sigmoid,
-        Self::Mish,
-    ];
-}
+use realizar_types::Activation;
 
 /// An operation on each element.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -11,36 +11,7 @@ use crate::ops::matvec::{self, Target};
 use crate::ops::quantize::{BLOCK_LEN, QuantizedRows};
 use crate::storage::matrix::Matrix;
 use crate::{Buffer, Error, Gpu};
-
-/// The function from a router's scores to factors.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Scoring {
-    /// A softmax over all experts.
-    Softmax,
-    /// A sigmoid of each score.
-    Sigmoid,
-    /// A softmax over the scores of the selected experts only.
-    SoftmaxOfChosen,
-    /// SparseMixer (arXiv:2409.12136): experts are selected one after the other. The factor of the best remaining
-    /// expert is its term of a softmax over the remaining experts near it: those whose score differs by at most
-    /// `margin` times the larger of the best score and their absolute score.
-    SparseMixer {
-        /// Relative distance up to which scores are near.
-        margin: f32,
-    },
-}
-
-/// Group-limited routing: experts are selected from a row's best groups of consecutive experts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Groups {
-    /// Number of groups.
-    pub n: u32,
-    /// Number of groups that experts are selected from.
-    pub n_open: u32,
-    /// Number of keys whose sum ranks a group, the largest ones: 1 (`group_limited_greedy` of DeepSeek V2,
-    /// arXiv:2405.04434) or 2 (`noaux_tc` of DeepSeek V3, arXiv:2412.19437).
-    pub n_best: u32,
-}
+use realizar_types::{Groups, Scoring};
 
 /// Parameters of a router.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -274,11 +245,11 @@ pub fn route(
         flags: u32::from(choice_bias.is_some()) | u32::from(normalize) << 1,
         bias: choice_bias.unwrap_or(0),
         scale,
-        n_groups: groups.map_or(0, |groups| groups.n),
+        n_groups: groups.map_or(0, |groups| groups.n as u32),
         x: [scores.start, scores.stride],
         out: [out.start, out.stride],
-        n_open: groups.map_or(0, |groups| groups.n_open),
-        n_best: groups.map_or(0, |groups| groups.n_best),
+        n_open: groups.map_or(0, |groups| groups.n_open as u32),
+        n_best: groups.map_or(0, |groups| groups.n_best as u32),
         margin: match scoring {
             Scoring::SparseMixer { margin } => margin,
             _ => 0.0,
@@ -289,8 +260,9 @@ pub fn route(
         assert!(groups.is_none() && choice_bias.is_none(), "a choice by turns is by scores alone");
     }
     if let Some(Groups { n, n_open, n_best }) = groups {
-        let fits = n > 0 && scores.width.is_multiple_of(n) && n_open <= n;
-        assert!(fits && n_open * (scores.width / n) >= n_chosen, "{n} groups");
+        let n_experts = scores.width as usize;
+        let fits = n > 0 && n_experts.is_multiple_of(n) && n_open <= n;
+        assert!(fits && n_open * (n_experts / n) >= n_chosen as usize, "{n} groups");
         assert!([1, 2].contains(&n_best), "groups by their {n_best} best");
     }
     let buffers = [rows.batch, rows.values, vectors];

@@ -23,26 +23,24 @@ pub use attention::{
     attention_next_wave, attention_prefill,
 };
 pub use delta_net::{DeltaNet, DeltaNetSpec, delta_net};
-pub use elementwise::{Activation, Elementwise, elementwise};
+pub use elementwise::{Elementwise, elementwise};
 pub use embed::embed;
 pub use expert_bias::expert_bias;
 pub use experts::{
-    ExpertLinear, ExpertPairs, Groups, Routing, Scoring, combine, expert_matmul, expert_matvec,
-    expert_matvec_int8, route, sort_by_expert,
+    ExpertLinear, ExpertPairs, Routing, combine, expert_matmul, expert_matvec, expert_matvec_int8,
+    route, sort_by_expert,
 };
 pub use kv_store::kv_store;
 pub use linear::Linear;
 pub use matmul::{MatmulOptions, matmul};
 pub use matvec::{matvec, matvec_int8, takes_quantized};
-pub use norm::{Norm, NormKind, norm};
+pub use norm::{Norm, norm};
 pub use quantize::{QuantizedRows, quantize};
 pub use reorder::reorder;
-pub use rope::{RopeAngles, RopeStyle, rope, rope_table};
+pub use rope::{RopeAngles, rope, rope_table};
 pub use select::{copy, select_rows};
 pub use short_conv::{ShortConv, short_conv};
-pub use shortlist::{
-    SharesOf, Shortlist, ShortlistLimits, ShortlistRow, ShortlistScratch, Shortlists,
-};
+pub use shortlist::{ShortlistScratch, Shortlists};
 
 use crate::dispatch::shader::Shader;
 

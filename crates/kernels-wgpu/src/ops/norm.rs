@@ -5,15 +5,7 @@
 use crate::dispatch::shader::{self, Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
-
-/// The kind of a normalization.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum NormKind {
-    /// `x / sqrt(mean(x²) + eps) * weight + bias` (arXiv:1910.07467).
-    Rms,
-    /// `(x - mean) / sqrt(variance + eps) * weight + bias` (arXiv:1607.06450).
-    Layer,
-}
+use realizar_types::NormKind;
 
 /// A normalization of each run of `group` columns of a row: the whole row, or `head_dim` columns to normalize
 /// each head.

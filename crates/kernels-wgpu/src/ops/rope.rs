@@ -4,16 +4,7 @@
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
 use crate::{Buffer, Error, Gpu};
-
-/// The elements of a head that form a pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum RopeStyle {
-    /// Element `i` with element `i + n_pairs`, as in GPT-NeoX and the models of
-    /// `transformers`.
-    Neox,
-    /// Element `2 i` with element `2 i + 1`, as in GPT-J and Meta's LLaMA.
-    Interleaved,
-}
+use realizar_types::RopeStyle;
 
 /// The angles of a table: `position * inv_freq[j]` for each pair `j`. If positions have several components,
 /// each pair uses one of them.

@@ -5,10 +5,10 @@
 
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Rows, View};
-use crate::ops::Activation;
 use crate::ops::elementwise::ACTIVATIONS;
 use crate::storage::{StateLayer, StateLists};
 use crate::{Buffer, Error, Gpu};
+use realizar_types::Activation;
 
 /// Invocations per workgroup; each computes one element.
 const WORKGROUP: u32 = 64;

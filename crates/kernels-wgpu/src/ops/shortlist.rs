@@ -8,6 +8,7 @@
 use crate::dispatch::shader::{Access, Shader};
 use crate::dispatch::{Grid, Kernel, Recorder, View};
 use crate::{Buffer, Error, Gpu};
+use realizar_types::{ShareScale, SharesOf, Shortlist, ShortlistLimits, ShortlistRow};
 
 /// Logits per block. The largest logit of each block is found first.
 const BLOCK: u32 = 64;
@@ -72,52 +73,6 @@ pub(crate) fn shaders() -> Vec<Shader> {
     vec![gather_shader(), maxima_shader(), select_shader(), weigh_shader(), draw_shader()]
 }
 
-/// A request for shares: `2^39 e^((logit - max) * scale)` as 64-bit integers, where `max` is the largest logit of
-/// the permitted tokens.
-#[derive(Debug, Clone, Copy)]
-pub struct SharesOf<'a> {
-    /// The mantissa of `scale * log2(e)` in units of 2^-32; its highest bit is set.
-    pub factor: u32,
-    /// The exponent of `64 / scale`. Logits that are further below the largest one have zero shares.
-    pub range: i32,
-    /// Draws, at most [`Shortlists::MAX_DRAWS`]: points of the cumulative distribution over the permitted tokens, in
-    /// order of ids, in units of 2^-32 of the total share.
-    pub draws: &'a [u32],
-}
-
-/// A request for a shortlist.
-#[derive(Debug, Clone, Copy)]
-pub struct ShortlistRow<'a> {
-    /// Index of the row.
-    pub row: u32,
-    /// Number of best tokens to list, from 1 to [`Shortlists::MAX_BEST`].
-    pub n_best: u32,
-    /// Vocabulary size; logits after it are padding.
-    pub n_tokens: u32,
-    /// Distinct tokens that are listed individually and excluded from the best, at most
-    /// [`Shortlists::MAX_LISTED`].
-    pub listed: &'a [u32],
-    /// Permitted tokens, one bit each, from the lowest bit of each word on; `None` permits all. Tokens after its end
-    /// are not permitted.
-    pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
-    /// Requested shares of the permitted tokens.
-    pub shares: Option<SharesOf<'a>>,
-}
-
-/// The shortlist of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortlist<'a> {
-    /// The bits of the listed tokens' logits, in order.
-    pub listed: &'a [u32],
-    /// The best tokens and the bits of their logits, unordered: as many as requested, or all permitted tokens above
-    /// minus infinity if they are fewer. `None` if a logit is NaN or plus infinity.
-    pub best: Option<&'a [[u32; 2]]>,
-    /// The sum of the shares of all permitted tokens, if requested.
-    pub total: Option<u64>,
-    /// The drawn tokens with the bits of their logits; meaningless if the total is zero.
-    pub drawn: &'a [[u32; 2]],
-}
-
 /// The place and the contents of a row's list.
 #[derive(Debug, Clone, Copy)]
 struct ListPlace {
@@ -154,30 +109,15 @@ impl ShortlistScratch {
     }
 }
 
-/// Per-step limits of shortlists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShortlistLimits {
-    /// Number of rows.
-    pub rows: usize,
-    /// Individually listed tokens per row.
-    pub listed: usize,
-    /// Draws per row.
-    pub draws: usize,
-    /// Whether rows may have masks.
-    pub masks: bool,
+/// Maximum number of words of a row's request.
+fn want_words(limits: &ShortlistLimits, n_logits: u32) -> usize {
+    let mask = if limits.masks { n_logits.div_ceil(32) as usize } else { 0 };
+    HEADER + limits.listed + limits.draws + mask
 }
 
-impl ShortlistLimits {
-    /// Maximum number of words of a row's request.
-    fn want_words(&self, n_logits: u32) -> usize {
-        let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
-        HEADER + self.listed + self.draws + mask
-    }
-
-    /// Maximum number of words of a list.
-    fn list_words(&self) -> usize {
-        3 + self.listed + 2 * Shortlists::MAX_BEST as usize + 2 * self.draws
-    }
+/// Maximum number of words of a list.
+fn list_words(limits: &ShortlistLimits) -> usize {
+    3 + limits.listed + 2 * Shortlists::MAX_BEST as usize + 2 * limits.draws
 }
 
 /// The shortlists of a step: their memory, and the kernels that compute them.
@@ -213,13 +153,13 @@ impl Shortlists {
 
     /// Bytes on the device for shortlists of rows of `n_logits`, without kernels and scratch memory.
     pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
-        let of_row = limits.want_words(n_logits) + 2 * limits.list_words();
+        let of_row = want_words(limits, n_logits) + 2 * list_words(limits);
         4 * (limits.rows as u64) * of_row as u64
     }
 
     /// Bytes on the host.
     pub fn host_bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
-        4 * (limits.rows * (limits.want_words(n_logits) + limits.list_words())) as u64
+        4 * (limits.rows * (want_words(limits, n_logits) + list_words(limits))) as u64
     }
 
     /// Number of bound kernels.
@@ -244,9 +184,9 @@ impl Shortlists {
         let n_blocks = n_logits.div_ceil(BLOCK);
         let ShortlistScratch { maxima, sums } = scratch;
         let words = |n: usize| 4 * (n * limits.rows) as u64;
-        let wants = gpu.buffer("what shortlists are of", words(limits.want_words(n_logits)))?;
-        let lists = gpu.buffer("shortlists", words(limits.list_words()))?;
-        let readback = gpu.readback_buffer("shortlists", words(limits.list_words()))?;
+        let wants = gpu.buffer("what shortlists are of", words(want_words(&limits, n_logits)))?;
+        let lists = gpu.buffer("shortlists", words(list_words(&limits)))?;
+        let readback = gpu.readback_buffer("shortlists", words(list_words(&limits)))?;
         let params = Params { n_logits, n_blocks, x: [logits.start, logits.stride] };
         let bind = |shader: Shader, x: u32| {
             let buffers = [&wants, values, maxima, &lists, sums];
@@ -260,7 +200,7 @@ impl Shortlists {
             bind(weigh_shader(), n_logits.div_ceil(WEIGHED))?,
             bind(draw_shader(), 1)?,
         ];
-        let room = limits.rows * limits.list_words();
+        let room = limits.rows * list_words(&limits);
         Ok(Self {
             n_logits,
             limits,
@@ -269,7 +209,7 @@ impl Shortlists {
             lists,
             readback,
             headers: Vec::with_capacity(limits.rows * HEADER),
-            data: Vec::with_capacity(limits.rows * (limits.want_words(n_logits) - HEADER)),
+            data: Vec::with_capacity(limits.rows * (want_words(&limits, n_logits) - HEADER)),
             places: Vec::with_capacity(limits.rows),
             n_words: 0,
             has_listed: false,
@@ -309,8 +249,8 @@ impl Shortlists {
             mask_at = (first + self.data.len()) as u32;
             self.data.extend_from_slice(&mask[..n_words]);
         }
-        let SharesOf { factor, range, draws } =
-            shares.unwrap_or(SharesOf { factor: 0, range: 0, draws: &[] });
+        let none = SharesOf { scale: ShareScale { factor: 0, range: 0 }, draws: &[] };
+        let SharesOf { scale: ShareScale { factor, range }, draws } = shares.unwrap_or(none);
         assert!(draws.len() <= limits.draws, "{} draws", draws.len());
         let draws_at = (first + self.data.len()) as u32;
         self.data.extend_from_slice(draws);
@@ -429,10 +369,10 @@ mod tests {
     /// The share of a logit, in rational numbers as far as 128 bits hold them.
     fn share(logit: f32, max: f32, of: &SharesOf<'_>) -> u64 {
         let exponent = |x: f32| (x.to_bits() >> 23 & 255) as i32 - 127;
-        let top = exponent(max).max(of.range);
+        let top = exponent(max).max(of.scale.range);
         let units = |x: f32| (f64::from(x) * 2_f64.powi(29 - top)).max(-2_f64.powi(31)) as i64;
-        let product = (units(max) - units(logit)) as u128 * u128::from(of.factor);
-        let log = product >> (30 - (top - of.range)).max(0);
+        let product = (units(max) - units(logit)) as u128 * u128::from(of.scale.factor);
+        let log = product >> (30 - (top - of.scale.range)).max(0);
         let rest = (log % (1 << 25)) << 7;
         let poly = [2_034_029, 19_784_458, 118_765_909, 515_789_246, 1_488_515_590, 1 << 31];
         let power = poly[1..].iter().fold(poly[0], |power, &c| c - ((rest * power) >> 32));
@@ -535,7 +475,7 @@ mod tests {
             // Scales of 1, 2^-10 and 100, of which a row has few shares.
             let draws = [0, 1, 1 << 30, 0x9e37_79b9, u32::MAX];
             for (factor, range) in [(3_098_164_009, 5), (3_098_164_009, 15), (2_420_440_632, -2)] {
-                let shares = Some(SharesOf { factor, range, draws: &draws });
+                let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &draws });
                 for row in 0..3 {
                     rows.push(ShortlistRow { shares, ..of(row, 1) });
                     rows.push(ShortlistRow { shares, mask: Some(&mask), ..of(row, 40) });
@@ -547,7 +487,7 @@ mod tests {
             let rows = [0, 1, 2].map(|row| ShortlistRow { listed: &listed, ..of(row, 40) });
             check(&gpu, &logits, width, &rows);
             let mask = Some(&mask[..]);
-            let shares = Some(SharesOf { factor: 3_098_164_009, range: 5, draws: &draws });
+            let shares = Some(SharesOf { scale: ShareScale::new(1.0), draws: &draws });
             let rows = [0, 1, 2].map(|row| ShortlistRow { mask, shares, ..rows[row as usize] });
             check(&gpu, &logits, width, &rows);
         }

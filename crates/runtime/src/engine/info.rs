@@ -1,16 +1,16 @@
 //! Model metadata.
 
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::architectures::config::Config;
-use crate::backend::MemoryUse;
-use crate::checkpoint::Pooling;
 use crate::generate::chat_prompt;
 use crate::generate::embedding::{EmbedParams, Pooler};
 use crate::run::{Model, PromptRules, Runner};
-use crate::text::sampling::SamplingParams;
-use crate::text::template::{ChatTemplate, Message};
-use crate::text::tokenizer::Tokenizer;
+use realizar_backends::MemoryUse;
+use realizar_model::architectures::ModelOutput;
+use realizar_model::architectures::config::Config;
+use realizar_model::checkpoint::Pooling;
+use realizar_text::sampling::SamplingParams;
+use realizar_text::template::{ChatTemplate, Message};
+use realizar_text::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -7,9 +7,9 @@
 use super::sequence::{Sequence, Stage};
 use super::step::StepPlan;
 use crate::Error;
-use crate::base::panics;
 use crate::run::Outputs;
-use crate::text::constrain::{Constraint, TokenMask};
+use realizar_base::panics;
+use realizar_text::constrain::{Constraint, TokenMask};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 

@@ -73,14 +73,15 @@ pub use stats::{DraftCounts, EngineStats, FinishCounts, Histogram};
 pub use stream::{EventStream, Finish};
 
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::metrics::DispatchMetrics;
-use crate::base::panics;
 use crate::generate::check_len;
 use crate::generate::generator::Generator;
+use crate::run::RequireOutput;
 use crate::run::{Model, Offsets, Prompt};
 use active::{Submission, Work};
 use masks::Masks;
+use realizar_backends::metrics::DispatchMetrics;
+use realizar_base::panics;
+use realizar_model::architectures::ModelOutput;
 use schedule::StepLimits;
 use shared::Shared;
 use speculate::Drafter;

@@ -14,10 +14,10 @@
 use super::sequence::{FIRST_ROW, Sequence, Stage};
 use super::speculate::DraftSource;
 use super::step::{PlannedChunk, StepPlan};
-use crate::backend::Role;
-use crate::graph::plan::RowLimits;
 use crate::run::{Outputs, Prompt, Runner, SeqId};
+use realizar_backends::Role;
 use realizar_kvcache::PAGE_LEN;
+use realizar_model::graph::plan::RowLimits;
 use std::time::Duration;
 
 /// The time from which on a grammar mask is slow. Ordinary schemas stay far below.

@@ -6,10 +6,10 @@
 
 use super::request::PromptLogprob;
 use super::speculate::DraftState;
-use crate::checkpoint::Pooling;
 use crate::generate::embedding::Pooler;
 use crate::generate::generator::Generator;
 use crate::run::{Outputs, Prompt, SeqId};
+use realizar_model::checkpoint::Pooling;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! The state that the engine's thread shares with its callers.
 
 use super::stats::Counters;
-use crate::base::panics;
+use realizar_base::panics;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, PoisonError};

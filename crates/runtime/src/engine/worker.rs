@@ -8,7 +8,7 @@ use super::active::Submission;
 use super::shared::Shared;
 use super::step::Core;
 use crate::Error;
-use crate::base::panics;
+use realizar_base::panics;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, TryRecvError};

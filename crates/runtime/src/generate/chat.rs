@@ -2,8 +2,8 @@
 
 use crate::Error;
 use crate::run::Model;
-use crate::text::template::{ChatTemplate, Message, RenderOptions};
-use crate::text::tokenizer::{EncodeOptions, Tokenizer};
+use realizar_text::template::{ChatTemplate, Message, RenderOptions};
+use realizar_text::tokenizer::{EncodeOptions, Tokenizer};
 
 /// The prompt of a conversation, up to the beginning of the assistant's answer. Text in messages never
 /// becomes control tokens, and turns that the template does not accept are arranged.

@@ -6,11 +6,12 @@
 
 use super::check_len;
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::Role;
-use crate::checkpoint::Pooling;
-use crate::graph::plan::RowLimits;
+use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
+use realizar_backends::Role;
+use realizar_model::architectures::ModelOutput;
+use realizar_model::checkpoint::Pooling;
+use realizar_model::graph::plan::RowLimits;
 
 /// Parameters of an embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,13 +6,15 @@
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
-use crate::backend::{Few, Offer, Shortlist};
 use crate::run::{GivenList, Results, RowWants};
-use crate::text::constrain::{Constraint, TokenMask};
-use crate::text::sampling::NextToken;
-use crate::text::sampling::logprobs::{LogSoftmax, TopK};
-use crate::text::sampling::{Candidates, Deciding, Sampler, SamplingParams, StopMatcher, Weighed};
-use crate::text::tokenizer::{StreamDecoder, Tokenizer};
+use realizar_backends::{Few, Offer, Shortlist};
+use realizar_text::constrain::{Constraint, TokenMask};
+use realizar_text::sampling::NextToken;
+use realizar_text::sampling::logprobs::{LogSoftmax, TopK};
+use realizar_text::sampling::{
+    Candidates, Deciding, Sampler, SamplingParams, StopMatcher, Weighed,
+};
+use realizar_text::tokenizer::{StreamDecoder, Tokenizer};
 use std::fmt;
 use std::sync::Arc;
 
@@ -49,7 +51,7 @@ impl Scratch {
         row: &[f32], // [vocab_size]
         k: usize,
     ) -> (LogSoftmax, Vec<TopLogprob>) {
-        let (softmax, top) = self.top_k.read(row, k);
+        let (softmax, top) = self.top_k.select(row, k);
         (softmax, top.map(|(id, logprob)| TopLogprob { id, logprob }).collect())
     }
 }

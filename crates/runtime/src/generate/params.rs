@@ -1,7 +1,7 @@
 //! Parameters of a generation, and its possible ends.
 
-use crate::text::constrain::Constraint;
-use crate::text::sampling::SamplingParams;
+use realizar_text::constrain::Constraint;
+use realizar_text::sampling::SamplingParams;
 use serde::Serialize;
 
 /// Parameters of a generation.

@@ -5,7 +5,7 @@ use super::session::{Event, Generation, Session};
 use super::steps::Steps;
 use crate::Error;
 use crate::run::{Model, Prompt};
-use crate::text::template::Message;
+use realizar_text::template::Message;
 use std::ops::ControlFlow;
 
 /// The answer to a conversation, as [`Model::chat`] and [`Session::chat`] return it.

@@ -9,10 +9,10 @@ use super::params::{FinishReason, GenerateParams, TopLogprob};
 use super::reply::{Held, Reply};
 use super::steps::Steps;
 use crate::Error;
-use crate::backend::Role;
 use crate::run::{Chunk, Model, Outputs, Rows, Runner, SeqId};
-use crate::text::template::Message;
+use realizar_backends::Role;
 use realizar_kvcache::Symbol;
+use realizar_text::template::Message;
 use std::ops::ControlFlow;
 use std::time::Duration;
 

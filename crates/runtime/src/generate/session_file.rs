@@ -16,9 +16,9 @@
 
 use super::Session;
 use crate::Error;
-use crate::backend::Fingerprint;
-use crate::base::own_file::{self, Refusal};
 use crate::run::{Model, Offsets, Saved};
+use realizar_backends::Fingerprint;
+use realizar_base::own_file::{self, Refusal};
 use realizar_kvcache::Symbol;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};

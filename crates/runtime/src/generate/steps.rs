@@ -6,9 +6,10 @@ use super::generator::{Generator, Output, OutputToken, Sample, Scratch};
 use super::params::{FinishReason, GenerateParams};
 use super::session::{Event, Generation, Session, Timings, TokenEvent, check_len};
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::Role;
+use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, Offsets, Outputs, Rows};
+use realizar_backends::Role;
+use realizar_model::architectures::ModelOutput;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 

@@ -8,10 +8,10 @@
 //! that can continue with its own choices does so, one step ahead of the host, as it does for the engine.
 
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::{Few, Role};
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
-use crate::text::sampling::NextToken;
+use realizar_backends::{Few, Role};
+use realizar_model::architectures::ModelOutput;
+use realizar_text::sampling::NextToken;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -201,7 +201,7 @@ fn generate_all(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) ->
 mod tests {
     use super::*;
     use crate::LoadOptions;
-    use crate::backend::cuda::CudaBackend;
+    use realizar_backends::cuda::CudaBackend;
     use realizar_kernels_cuda::Interpreter;
     use std::path::Path;
 

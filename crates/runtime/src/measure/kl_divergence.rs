@@ -7,9 +7,9 @@
 use super::estimate::{Estimate, Sum, degrees};
 use super::perplexity::Chunks;
 use crate::Error;
-use crate::backend::Role;
-use crate::graph::plan::RowLimits;
 use crate::run::Model;
+use realizar_backends::Role;
+use realizar_model::graph::plan::RowLimits;
 
 /// A model beside its base. Logarithms are natural.
 #[derive(Debug, Clone, PartialEq)]

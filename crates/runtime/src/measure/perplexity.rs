@@ -4,11 +4,12 @@
 
 use super::estimate::{Estimate, Sum};
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::Role;
-use crate::graph::plan::RowLimits;
+use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
-use crate::text::sampling::logprobs::LogSoftmax;
+use realizar_backends::Role;
+use realizar_model::architectures::ModelOutput;
+use realizar_model::graph::plan::RowLimits;
+use realizar_text::sampling::logprobs::LogSoftmax;
 use std::ops::Range;
 
 /// A measured perplexity.

@@ -6,7 +6,7 @@
 //! offset, which the sequence keeps.
 
 use super::prompt::{Rows, Segment};
-use crate::architectures::config::MAX_POSITIONS;
+use realizar_model::architectures::config::MAX_POSITIONS;
 
 /// What is added to the positions of a sequence's rows to get those of their angles.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

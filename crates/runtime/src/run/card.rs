@@ -1,13 +1,13 @@
 //! A model's properties, read from its files without loading its weights.
 
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::architectures::config::Config;
-use crate::checkpoint::Checkpoint;
 use crate::run::model::{Recorded, main_type, sizes, text_side};
 use crate::run::options::LoadOptions;
-use crate::text::template::ChatTemplate;
-use crate::text::tokenizer::Tokenizer;
+use realizar_model::architectures::ModelOutput;
+use realizar_model::architectures::config::Config;
+use realizar_model::checkpoint::Checkpoint;
+use realizar_text::template::ChatTemplate;
+use realizar_text::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 
 /// A model that is not loaded, as its files describe it.
@@ -109,7 +109,7 @@ impl ModelCard {
 mod tests {
     use super::*;
     use crate::Model;
-    use crate::backend::cpu::CpuBackend;
+    use realizar_backends::cpu::CpuBackend;
 
     #[test]
     fn a_card_says_what_the_loaded_model_says() {

@@ -2,7 +2,7 @@
 
 use super::prompt::Rows;
 use super::seq_id::SeqId;
-use crate::backend::Role;
+use realizar_backends::Role;
 
 /// The rows of a chunk whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 
 use super::LoadOptions;
 use crate::Error;
-use crate::architectures::config::{Config, MAX_POSITIONS};
-use crate::architectures::rope::{Rope, RopeStretch};
+use realizar_model::architectures::config::{Config, MAX_POSITIONS};
+use realizar_model::architectures::rope::{Rope, RopeStretch};
 
 /// A default context is at most this long, whatever a file states: block tables are sized by the context. The longest
 /// one of a published model is 10,485,760 (Llama 4 Scout).

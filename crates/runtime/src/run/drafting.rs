@@ -1,14 +1,15 @@
 //! Models that draft tokens by themselves: whether their layer for multi-token prediction is loaded, and what it
 //! predicts.
 
+use super::RequireOutput;
 use super::chunk::{Chunk, Outputs};
 use super::model::Model;
 use super::options::LoadOptions;
 use super::placement::DeviceLayers;
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::Role;
-use crate::graph::Graph;
+use realizar_backends::Role;
+use realizar_model::architectures::ModelOutput;
+use realizar_model::graph::Graph;
 
 /// Draft tokens that a step has room for beside a row of each answer.
 pub(super) const DRAFTS: usize = 8;

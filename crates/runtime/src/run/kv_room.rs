@@ -2,13 +2,13 @@
 //! by default what its sequences can use within the memory that its devices have left.
 
 use crate::Error;
-use crate::backend::{Arithmetic, FreeMemory, MemoryUse};
-use crate::base::ByteSize;
-use crate::error::DeviceFault;
-use crate::graph::plan::{Plan, RowLimits, plan};
 use crate::run::options::{LoadOptions, part_options};
 use crate::run::placement::{PlacedPart, ToLoad};
+use realizar_backends::DeviceFault;
+use realizar_backends::{Arithmetic, FreeMemory, MemoryUse};
+use realizar_base::ByteSize;
 use realizar_kvcache::{GroupSpec, KvLayout, PAGE_LEN};
+use realizar_model::graph::plan::{Plan, RowLimits, plan};
 use realizar_quant::BlockType;
 
 /// Where no context is requested, the key-value cache has room for this many tokens of each sequence, or for one whole
@@ -176,7 +176,7 @@ impl Fit<'_> {
              {advice}"
         );
         let (device, fault) = (backend.name(), DeviceFault::OutOfMemory);
-        Ok(Error::Device { device, fault, reason })
+        Ok(realizar_backends::Error::Device { device, fault, reason }.into())
     }
 
     /// The maximum number of pages from one context of `max_seq_len` tokens to `most` with which a part fits.
@@ -227,7 +227,7 @@ impl Fit<'_> {
 /// The context of a model of at most `max_seq_len` tokens, and the pages of its groups.
 ///
 /// # Errors
-/// [`Error::Device`] if not one context fits a device that reports its free memory exactly.
+/// [`Device`](realizar_backends::Error::Device) if not one context fits a device that reports its free memory exactly.
 pub(super) fn kv_room(
     to_load: &[ToLoad<'_>],
     options: &LoadOptions,

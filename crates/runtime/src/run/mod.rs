@@ -2,6 +2,8 @@
 //! parts of a model on their backends, and from chunks of sequences to rows of output.
 
 mod angles;
+#[cfg(test)]
+mod attention_tests;
 mod card;
 mod chunk;
 mod context;
@@ -9,7 +11,9 @@ pub mod device;
 mod drafting;
 mod kv_room;
 mod model;
+mod model_sampling;
 mod options;
+mod output;
 mod placement;
 mod prompt;
 mod results;
@@ -17,7 +21,6 @@ mod rules;
 mod runner;
 mod seq_id;
 
-pub use crate::graph::DraftBytes;
 pub(crate) use angles::Offsets;
 pub use card::{CardText, ModelCard};
 pub use chunk::{Chunk, OutputRows, Outputs};
@@ -27,8 +30,10 @@ pub(crate) use drafting::likeliest;
 pub use kv_room::POOL_SEQ_LEN;
 pub use model::Model;
 pub use options::LoadOptions;
+pub(crate) use output::RequireOutput;
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
+pub use realizar_model::graph::DraftBytes;
 pub(crate) use results::{GivenList, Results, RowWants};
 pub(crate) use rules::PromptRules;
 pub use runner::Runner;

@@ -1,16 +1,9 @@
 //! A loaded model: from a path to something that computes logits, with its
 //! tokenizer and chat template beside it.
 
+use super::RequireOutput;
+use super::model_sampling::model_sampling;
 use crate::Error;
-use crate::architectures::config::Config;
-use crate::architectures::{self, ModelOutput};
-use crate::backend::metrics::{DispatchMetrics, DispatchSnapshot};
-use crate::backend::stages::Stages;
-use crate::backend::{Backend, Fingerprint, MemoryUse, Role};
-use crate::checkpoint::{Checkpoint, Pooling};
-use crate::graph::plan::{RowLimits, plan};
-use crate::graph::weights::{WeightData, Weights};
-use crate::graph::{self, DraftBytes, Graph};
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::context::{context, stretch_context};
 use crate::run::drafting::DraftHead;
@@ -19,11 +12,21 @@ use crate::run::options::{LoadOptions, for_devices, n_states, part_options, row_
 use crate::run::placement::{DeviceLayers, Placement, ToLoad, place};
 use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
-use crate::text::sampling::SamplingParams;
-use crate::text::template::ChatTemplate;
-use crate::text::tokenizer::Tokenizer;
+use realizar_backends::metrics::{DispatchMetrics, DispatchSnapshot};
+use realizar_backends::stages::Stages;
+use realizar_backends::{Backend, Fingerprint, MemoryUse, Role};
 use realizar_kvcache::PAGE_LEN;
+use realizar_model::Error as LoadError;
+use realizar_model::architectures::config::Config;
+use realizar_model::architectures::{self, ModelOutput};
+use realizar_model::checkpoint::{Checkpoint, Pooling};
+use realizar_model::graph::plan::{RowLimits, plan};
+use realizar_model::graph::weights::{WeightData, Weights};
+use realizar_model::graph::{self, DraftBytes, Graph};
 use realizar_quant::BlockType;
+use realizar_text::sampling::SamplingParams;
+use realizar_text::template::ChatTemplate;
+use realizar_text::tokenizer::Tokenizer;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,8 +39,8 @@ pub struct Model {
     architecture: &'static str,
     config: Config,
     placement: Placement,
-    tokenizer: Result<Arc<Tokenizer>, Arc<crate::text::tokenizer::Error>>,
-    template: Result<Option<Arc<ChatTemplate>>, Arc<crate::text::template::Error>>,
+    tokenizer: Result<Arc<Tokenizer>, Arc<realizar_text::tokenizer::Error>>,
+    template: Result<Option<Arc<ChatTemplate>>, Arc<realizar_text::template::Error>>,
     runner: Runner,
     /// Of embeddings, when nothing else is requested.
     default_pooling: Pooling,
@@ -79,13 +82,14 @@ impl Recorded {
             stretch_context(&mut config, stretch)?;
         }
         let max_seq_len = context(&config, options)?;
-        let wanted = (options.output, options.draft_head != DraftHead::Off);
-        let recorded = architectures::record(checkpoint, config, max_seq_len, wanted)?;
+        let drafts = options.draft_head != DraftHead::Off;
+        let recorded =
+            architectures::record(checkpoint, config, max_seq_len, options.output, drafts)?;
         options.draft_head.check(&recorded.graph)?;
         let (config, mut graph, mut weights) = (recorded.config, recorded.graph, recorded.weights);
         let architecture = recorded.architecture;
         if options.output == ModelOutput::Embeddings {
-            let body = graph::body(&graph).ok_or_else(|| Error::Unsupported {
+            let body = graph::body(&graph).ok_or_else(|| LoadError::Unsupported {
                 path: checkpoint.path().to_owned(),
                 feature: format!("{architecture} for embeddings"),
             })?;
@@ -93,7 +97,7 @@ impl Recorded {
             graph = body.graph;
         }
         if options.gives_both() {
-            let hidden = graph::head_input(&graph).ok_or_else(|| Error::Unsupported {
+            let hidden = graph::head_input(&graph).ok_or_else(|| LoadError::Unsupported {
                 path: checkpoint.path().to_owned(),
                 feature: format!("{architecture} for embeddings beside text"),
             })?;
@@ -127,7 +131,7 @@ impl Model {
         let (checkpoint, recorded) = Recorded::open(path, options)?;
         let Recorded { architecture, config, graph, weights, max_seq_len, limits } = recorded;
         let sampling = match options.output {
-            ModelOutput::Logits => checkpoint.sampling()?,
+            ModelOutput::Logits => model_sampling(&checkpoint)?,
             ModelOutput::Embeddings => SamplingParams::default(),
         };
         let embeds = options.embeddings || options.output == ModelOutput::Embeddings;
@@ -450,8 +454,8 @@ impl Model {
 
 /// What reads and writes text: a tokenizer and a chat template, or why there is none.
 type TextSide = (
-    Result<Tokenizer, crate::text::tokenizer::Error>,
-    Result<Option<ChatTemplate>, crate::text::template::Error>,
+    Result<Tokenizer, realizar_text::tokenizer::Error>,
+    Result<Option<ChatTemplate>, realizar_text::template::Error>,
 );
 
 pub(super) fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
@@ -467,7 +471,7 @@ pub(super) fn text_side(checkpoint: &Checkpoint, path: &Path) -> TextSide {
     (tokenizer, template)
 }
 
-fn no_tokenizer(path: &Path, source: &Arc<crate::text::tokenizer::Error>) -> Error {
+fn no_tokenizer(path: &Path, source: &Arc<realizar_text::tokenizer::Error>) -> Error {
     Error::Tokenizer { path: path.to_owned(), source: source.clone() }
 }
 

@@ -3,14 +3,14 @@
 use realizar_quant::BlockType;
 
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::architectures::rope::RopeStretch;
-use crate::backend::{Arithmetic, ExecutableOptions, PackedCache};
-use crate::graph::Graph;
-use crate::graph::plan::RowLimits;
 use crate::run::drafting::{DRAFTS, DraftHead, with_draft_head};
 use crate::run::kv_room::kv_pools;
 use crate::run::placement::DeviceLayers;
+use realizar_backends::{Arithmetic, ExecutableOptions, PackedCache};
+use realizar_model::architectures::ModelOutput;
+use realizar_model::architectures::rope::RopeStretch;
+use realizar_model::graph::Graph;
+use realizar_model::graph::plan::RowLimits;
 
 /// How a model is loaded.
 #[derive(Debug, Clone)]
@@ -32,7 +32,7 @@ pub struct LoadOptions {
     /// A stretch of the rotary embedding, for contexts longer than the model was made for.
     pub rope_stretch: Option<RopeStretch>,
     /// The maximum number of tokens of a step; longer prompts are run in chunks of this size. None for what
-    /// the devices are best at ([`Backend::step_rows`](crate::backend::Backend::step_rows)).
+    /// the devices are best at ([`Backend::step_rows`](realizar_backends::Backend::step_rows)).
     pub chunk: Option<usize>,
     /// The maximum number of rows of logits of a step. Hidden states are small: of these, a step gives as
     /// many as it has tokens.

@@ -1,9 +1,9 @@
 //! Which part of a model runs where: a list of devices, each with a run of layers.
 
 use crate::Error;
-use crate::backend::Backend;
-use crate::graph::weights::Weights;
-use crate::graph::{Graph, fuse, select_early, shard, split};
+use realizar_backends::Backend;
+use realizar_model::graph::weights::Weights;
+use realizar_model::graph::{Graph, fuse, select_early, shard, split};
 use std::fmt;
 use std::ops::Range;
 
@@ -162,7 +162,7 @@ fn divide(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::cpu::CpuBackend;
+    use realizar_backends::cpu::CpuBackend;
 
     #[test]
     fn layers_are_shared_out_in_the_order_of_the_devices() {

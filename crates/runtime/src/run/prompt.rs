@@ -1,9 +1,9 @@
 //! What a model is given: rows that are tokens, or embeddings in place of tokens.
 
 use crate::Error;
-use crate::architectures::config::MAX_POSITIONS;
-use crate::backend::EMBEDDED;
+use realizar_backends::EMBEDDED;
 use realizar_kvcache::Symbol;
+use realizar_model::architectures::config::MAX_POSITIONS;
 use sha2::{Digest, Sha256};
 use std::ops::Range;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::chunk::OutputRows;
 use crate::Error;
-use crate::backend::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
-use crate::text::sampling::NextToken;
+use realizar_backends::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+use realizar_text::sampling::NextToken;
 
 /// What is wanted of a step that was launched, by chunk.
 pub(crate) struct RowWants<'a> {
@@ -141,7 +141,7 @@ impl<'a> Results<'a> {
             let width = self.rows.width;
             return match wants.row(row) {
                 (Wanted::Logits, place) => Ok(&beside.rows()[place * width..][..width]),
-                (Wanted::Shortlist(_), _) => beside.read_row(wants, row),
+                (Wanted::Shortlist(_), _) => Ok(beside.read_row(wants, row)?),
             };
         }
         Ok(self.rows.row(chunk, i))

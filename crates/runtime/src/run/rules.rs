@@ -3,9 +3,9 @@
 use super::angles::Offsets;
 use super::prompt::{Rows, Source};
 use crate::Error;
-use crate::architectures::config::MAX_POSITIONS;
-use crate::graph::Graph;
-use crate::graph::plan::RowLimits;
+use realizar_model::architectures::config::MAX_POSITIONS;
+use realizar_model::graph::Graph;
+use realizar_model::graph::plan::RowLimits;
 
 /// See the [module](self).
 #[derive(Debug, Clone, Copy)]

@@ -9,15 +9,15 @@ use super::prompt::Rows;
 use super::rules::PromptRules;
 use super::seq_id::{Ended, SeqId};
 use crate::Error;
-use crate::architectures::ModelOutput;
-use crate::backend::metrics::DispatchMetrics;
-use crate::backend::{Batch, Executable, Role, Wants};
-use crate::graph::plan::RowLimits;
+use realizar_backends::metrics::DispatchMetrics;
+use realizar_backends::{Batch, Executable, Role, Wants};
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
     BlockTable, CacheEvent, GroupPool, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats,
     SeqPages, Symbol, Variant,
 };
+use realizar_model::architectures::ModelOutput;
+use realizar_model::graph::plan::RowLimits;
 use std::sync::Arc;
 
 mod ahead;
@@ -406,7 +406,7 @@ impl Runner {
             && let Err(error) = executable.write_state(state, saved_state)
         {
             self.cache.clear(&mut seq);
-            return Err(error);
+            return Err(error.into());
         }
         for (group, table) in seq.tables().iter().enumerate() {
             for &page in table.pages() {
@@ -414,7 +414,7 @@ impl Runner {
                 saved = rest;
                 if let Err(error) = executable.write_page(group, page, bytes) {
                     self.cache.clear(&mut seq);
-                    return Err(error);
+                    return Err(error.into());
                 }
             }
         }
@@ -464,7 +464,7 @@ impl Runner {
     ) -> Result<OutputRows<'_>, Error> {
         self.prepare(&chunks)?;
         let Self { executable, batch, files, seqs, offsets, cache, .. } = self;
-        let result = executable.run(batch, &[]).and_then(|values| {
+        let result = executable.run(batch, &[]).map_err(Error::from).and_then(|values| {
             files.iter().try_for_each(FileWatch::check)?;
             Ok(values)
         });
@@ -506,7 +506,7 @@ impl Runner {
             }
         }
         if grown.is_ok() && !copies.is_empty() {
-            grown = executable.copy_pages(copies);
+            grown = executable.copy_pages(copies).map_err(Error::from);
         }
         match grown {
             Ok(()) => cache.copied(copies),

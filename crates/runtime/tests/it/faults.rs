@@ -5,6 +5,7 @@ use crate::common::other_load::OtherLoad;
 use crate::common::tiny::tiny;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
+use realizar_runtime::BackendError;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Batch, Executable, Role};
 use realizar_runtime::engine::{
@@ -73,9 +74,9 @@ fn cpu() -> CpuBackend {
     CpuBackend::new(Some(1), None).unwrap()
 }
 
-fn failed(fault: DeviceFault) -> Error {
+fn failed(fault: DeviceFault) -> BackendError {
     let (device, reason) = ("faulty".to_owned(), "no more".to_owned());
-    Error::Device { device, fault, reason }
+    BackendError::Device { device, fault, reason }
 }
 
 impl FaultyExecutable {
@@ -86,7 +87,7 @@ impl FaultyExecutable {
 }
 
 impl Executable for FaultyExecutable {
-    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], BackendError> {
         let fault = self.take(|fault| fault != Fault::CopyFails);
         match fault {
             Fault::PanicText => panic!("the device trips"),
@@ -108,7 +109,7 @@ impl Executable for FaultyExecutable {
         }
     }
 
-    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), BackendError> {
         match self.take(|fault| fault == Fault::CopyFails) {
             Fault::CopyFails => Err(failed(DeviceFault::Other)),
             _ => self.inner.copy_pages(copies),
@@ -119,11 +120,16 @@ impl Executable for FaultyExecutable {
         self.inner.page_bytes(group)
     }
 
-    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn read_page(
+        &mut self,
+        group: usize,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
         self.inner.read_page(group, page, out)
     }
 
-    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.inner.write_page(group, page, bytes)
     }
 
@@ -131,11 +137,11 @@ impl Executable for FaultyExecutable {
         self.inner.state_bytes()
     }
 
-    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         self.inner.read_state(state, out)
     }
 
-    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), BackendError> {
         self.inner.write_state(state, bytes)
     }
 

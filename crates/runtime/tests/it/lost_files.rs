@@ -12,7 +12,9 @@ use realizar_runtime::backend::Executable;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request, Sink};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{Error, GenerateParams, LoadOptions, Model, PackedCache};
+use realizar_runtime::{
+    BackendError, Error, GenerateParams, LoadError, LoadOptions, Model, PackedCache,
+};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, sync_channel};
@@ -108,7 +110,7 @@ fn a_truncated_file_ends_its_engine_and_no_other() {
     assert_eq!(engine.stats().kv_used_pages, 0);
     assert_eq!(answer(&other), expected);
     let error = Model::load(&cut, &cpu(), &LoadOptions::default()).unwrap_err();
-    assert!(matches!(error, Error::Format(_)), "{error:?}");
+    assert!(matches!(error, Error::Load(LoadError::Format(_))), "{error:?}");
 }
 
 #[test]
@@ -144,7 +146,10 @@ fn a_file_that_is_truncated_while_it_is_loaded_is_an_error() {
     let then = std::convert::identity::<Box<dyn Executable>>;
     let cutting = OtherLoad { cpu: cpu(), before: || truncate(&path), then };
     let error = Model::load(&path, &cutting, &options).unwrap_err();
-    assert!(matches!(error, Error::Format(FormatError::Lost { .. })), "{error:?}");
+    assert!(
+        matches!(error, Error::Backend(BackendError::Format(FormatError::Lost { .. }))),
+        "{error:?}"
+    );
     assert_eq!(error.to_string(), format!("{}: {TEXT}", path.display()));
     assert!(!packed_dir.exists(), "nothing is kept of it");
 }

@@ -2,6 +2,7 @@
 //! that count allocations are programs of their own.
 
 mod ahead;
+mod backends;
 mod bits;
 mod block_types;
 mod chat;

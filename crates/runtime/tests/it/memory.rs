@@ -3,6 +3,7 @@
 use crate::common::tiny::tiny;
 use realizar_formats::{Gguf, GgufWriter};
 use realizar_quant::BlockType;
+use realizar_runtime::BackendError;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Executable, ExecutableOptions, FreeMemory};
 use realizar_runtime::engine::{Engine, EngineOptions};
@@ -75,7 +76,7 @@ impl Backend for Small {
         plan: Plan,
         weights: Weights,
         options: &ExecutableOptions,
-    ) -> Result<Box<dyn Executable>, Error> {
+    ) -> Result<Box<dyn Executable>, BackendError> {
         self.cpu.load(plan, weights, options)
     }
 }

@@ -7,6 +7,7 @@ use crate::common::requests::{
 };
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
+use realizar_runtime::BackendError;
 use realizar_runtime::backend::{Backend, Batch, Beside, Executable, ExecutableOptions};
 use realizar_runtime::constrain::{Constrainer, Grammar};
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request};
@@ -15,7 +16,7 @@ use realizar_runtime::metrics::{DispatchMetrics, OutputSnapshot};
 use realizar_runtime::plan::Plan;
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::weights::Weights;
-use realizar_runtime::{Error, Event, LoadOptions, MemoryUse, Model};
+use realizar_runtime::{Event, LoadOptions, MemoryUse, Model};
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -48,13 +49,13 @@ impl Backend for Whole {
         plan: Plan,
         weights: Weights,
         options: &ExecutableOptions,
-    ) -> Result<Box<dyn Executable>, Error> {
+    ) -> Result<Box<dyn Executable>, BackendError> {
         Ok(Box::new(WholeRows(self.0.load(plan, weights, options)?, self.1.clone())))
     }
 }
 
 impl Executable for WholeRows {
-    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], Error> {
+    fn run(&mut self, batch: &Batch, input: &[f32]) -> Result<&[f32], BackendError> {
         self.0.run(batch, input)
     }
 
@@ -62,12 +63,12 @@ impl Executable for WholeRows {
         if self.1.is_some() { self.0.beside() } else { None }
     }
 
-    fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {
+    fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), BackendError> {
         self.1.iter().for_each(|log| log.lock().unwrap().push("launch"));
         self.0.launch(batch, input)
     }
 
-    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), Error> {
+    fn copy_pages(&mut self, copies: &[PageCopy]) -> Result<(), BackendError> {
         self.0.copy_pages(copies)
     }
 
@@ -75,11 +76,16 @@ impl Executable for WholeRows {
         self.0.page_bytes(group)
     }
 
-    fn read_page(&mut self, group: usize, page: PageId, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn read_page(
+        &mut self,
+        group: usize,
+        page: PageId,
+        out: &mut Vec<u8>,
+    ) -> Result<(), BackendError> {
         self.0.read_page(group, page, out)
     }
 
-    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), Error> {
+    fn write_page(&mut self, group: usize, page: PageId, bytes: &[u8]) -> Result<(), BackendError> {
         self.0.write_page(group, page, bytes)
     }
 
@@ -87,11 +93,11 @@ impl Executable for WholeRows {
         self.0.state_bytes()
     }
 
-    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), Error> {
+    fn read_state(&mut self, state: StateId, out: &mut Vec<u8>) -> Result<(), BackendError> {
         self.0.read_state(state, out)
     }
 
-    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), Error> {
+    fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), BackendError> {
         self.0.write_state(state, bytes)
     }
 

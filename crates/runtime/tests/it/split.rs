@@ -180,11 +180,12 @@ fn each_part_has_its_weights_and_its_layers_of_the_cache() {
 
 #[test]
 fn a_device_that_refuses_its_part_is_an_error() {
+    use realizar_runtime::BackendError;
+    use realizar_runtime::MemoryUse;
     use realizar_runtime::backend::{Backend, Executable, ExecutableOptions};
     use realizar_runtime::graph::Fusions;
     use realizar_runtime::plan::Plan;
     use realizar_runtime::weights::Weights;
-    use realizar_runtime::{Error, MemoryUse};
 
     /// A device that runs nothing.
     #[derive(Debug)]
@@ -208,9 +209,9 @@ fn a_device_that_refuses_its_part_is_an_error() {
             plan: Plan,
             _: Weights,
             _: &ExecutableOptions,
-        ) -> Result<Box<dyn Executable>, Error> {
+        ) -> Result<Box<dyn Executable>, BackendError> {
             let reasons = vec![format!("{} steps", plan.steps.len())];
-            Err(Error::Refused { backend: self.name(), reasons })
+            Err(BackendError::Refused { backend: self.name(), reasons })
         }
     }
 

@@ -8,6 +8,7 @@ use crate::common::tiny::tiny;
 use crate::common::tiny_models::tiny_models;
 use realizar_kernels_wgpu::{Adapter, Gpu, GpuOptions};
 use realizar_quant::BlockType;
+use realizar_runtime::BackendError;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
 use realizar_runtime::backend::{Arithmetic, Backend, Role};
@@ -148,7 +149,7 @@ fn capped(max_bytes: Option<u64>) -> Option<Gpu> {
 
 fn fault(error: &Error) -> DeviceFault {
     match error {
-        Error::Device { fault, .. } => *fault,
+        Error::Backend(BackendError::Device { fault, .. }) => *fault,
         other => panic!("{other}"),
     }
 }
@@ -206,7 +207,7 @@ fn what_a_device_cannot_run_is_refused_by_name() {
         ..LoadOptions::default()
     };
     let error = Model::load(&tiny("llama"), &backend, &options).unwrap_err();
-    let Error::Refused { reasons, .. } = &error else { panic!("{error}") };
+    let Error::Backend(BackendError::Refused { reasons, .. }) = &error else { panic!("{error}") };
     assert_eq!(reasons.len(), 1, "{error}");
     let text = error.to_string();
     assert!(text.contains("cannot run this model: attention with heads of"), "{text}");

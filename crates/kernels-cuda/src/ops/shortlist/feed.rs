@@ -4,38 +4,7 @@ use super::{ListPlace, NONE, Shortlists, THREADS};
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Error, List};
-
-/// How the next token is taken from the shortlist of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NextToken {
-    /// The best token.
-    Best,
-    /// The token of the first draw.
-    Drawn,
-    /// A token drawn from the best ones that pass filters.
-    OfBest(DrawOfBest),
-}
-
-/// A draw from the best tokens by their shares, after filters that keep the first of them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct DrawOfBest {
-    /// Scale of shares, as in [`SharesOf`](super::SharesOf).
-    pub factor: u32,
-    /// Range of shares, as in [`SharesOf`](super::SharesOf).
-    pub range: i32,
-    /// Top-p in units of 2^-32: keeps the fewest tokens whose shares reach this part of the total. Without it, all are
-    /// kept.
-    pub top_p: Option<u32>,
-    /// Whether top-p is relative to the total of the whole row, which must have been requested, instead of that of the
-    /// best tokens.
-    pub of_row: bool,
-    /// Min-p in units of 2^-32: keeps tokens whose shares reach this part of the best token's.
-    pub min_p: u32,
-    /// The draw, in units of 2^-32 of the kept tokens' total.
-    pub draw: u32,
-    /// Whether the draw accumulates shares in the order of token ids instead of from the best token down.
-    pub by_id: bool,
-}
+use realizar_types::{DrawOfBest, NextToken, ShareScale};
 
 const SOURCE_WORDS: usize = 8;
 /// Marks draws in the order of token ids, in the word with the offset of the list.
@@ -61,7 +30,14 @@ impl<D: Device> Shortlists<D> {
                 [total as u32 + 2, NONE, NONE, 0, 0, 0, 0, 0]
             }
             NextToken::OfBest(of) => {
-                let DrawOfBest { factor, range, top_p, of_row, min_p, draw, by_id } = of;
+                let DrawOfBest {
+                    scale: ShareScale { factor, range },
+                    top_p,
+                    of_row,
+                    min_p,
+                    draw,
+                    by_id,
+                } = of;
                 assert!(has_shares || !of_row, "shares of the row were wanted");
                 let list = at as u32 | if by_id { BY_ID } else { 0 };
                 let total = if of_row { total as u32 } else { NONE };

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use crate::device::{Argument, Device};
 use crate::kernels::Kernels;
 use crate::{Buffer, Error, Rows};
+use realizar_types::{ShareScale, SharesOf, Shortlist, ShortlistLimits, ShortlistRow};
 
-pub use feed::{DrawOfBest, NextToken};
 pub use greedy::{Greedy, NO_TOKEN};
 
 /// Threads of a block, logits that it reads, and logits per maximum that is found first, as in `cuda/shortlist.cu`.
@@ -30,53 +30,6 @@ const HEADER: usize = 12;
 const FED: usize = 1;
 /// Stands for an absent row or mask, and is the length of a list of unusable logits.
 const NONE: u32 = u32::MAX;
-
-/// A request for shares of tokens. A share is `2^39 e^((logit - max) * scale)` as a 64-bit integer, where `max` is the
-/// largest logit of the eligible tokens.
-#[derive(Debug, Clone, Copy)]
-pub struct SharesOf<'a> {
-    /// `scale * log2(e)` as a normalized binary fraction in units of 2^-32.
-    pub factor: u32,
-    /// The exponent of 64 / scale, from -90 to 133. Logits that are further below the largest have no shares.
-    pub range: i32,
-    /// Draws among the eligible tokens in the order of their ids, in units of 2^-32 of the total; at most
-    /// [`Shortlists::MAX_DRAWS`].
-    pub draws: &'a [u32],
-}
-
-/// The request for the shortlist of a row.
-#[derive(Debug, Clone, Copy)]
-pub struct ShortlistRow<'a> {
-    /// Index of the row.
-    pub row: u32,
-    /// Number of best tokens, from 1 to [`Shortlists::MAX_BEST`].
-    pub n_best: u32,
-    /// Vocabulary size. Logits after it are padding.
-    pub n_tokens: u32,
-    /// Tokens whose logits are returned individually and which are not eligible for the best, ascending, at most
-    /// [`Shortlists::MAX_LISTED`]. Only one request per launch may list tokens of a row.
-    pub listed: &'a [u32],
-    /// One bit per token that is eligible for the best, 32 to a word from the lowest bit on. Without it all tokens are
-    /// eligible; tokens after its end are not.
-    pub mask: Option<&'a [u32]>, // [ceil(n_tokens / 32)]
-    /// Whether shares of all eligible tokens are requested, and their parameters.
-    pub shares: Option<SharesOf<'a>>,
-}
-
-/// The shortlist of a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shortlist<'a> {
-    /// Bits of the listed tokens' logits, in their order.
-    pub listed: &'a [u32],
-    /// The best tokens with the bits of their logits in descending order. Ties are in ascending order of ids, and plus
-    /// zero is before minus zero. There are as many as requested, or all eligible ones above minus infinity. `None` if
-    /// a logit is NaN or plus infinity.
-    pub best: Option<&'a [[u32; 2]]>,
-    /// The total share of all eligible tokens, if requested; zero if `best` is `None`.
-    pub total: Option<u64>,
-    /// The tokens at the requested draws, with the bits of their logits; empty if the total is zero.
-    pub drawn: &'a [[u32; 2]],
-}
 
 /// Offset and content of a row's list.
 #[derive(Debug, Clone, Copy)]
@@ -128,30 +81,15 @@ impl<D: Device> ShortlistScratch<D> {
     }
 }
 
-/// Limits of the requests of a step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ShortlistLimits {
-    /// Number of rows.
-    pub rows: usize,
-    /// Listed tokens per row.
-    pub listed: usize,
-    /// Draws per row.
-    pub draws: usize,
-    /// Whether rows may have masks.
-    pub masks: bool,
+/// The maximum number of words of a row's request.
+fn request_words(limits: &ShortlistLimits, n_logits: u32) -> usize {
+    let mask = if limits.masks { n_logits.div_ceil(32) as usize } else { 0 };
+    HEADER + limits.listed + limits.draws + mask
 }
 
-impl ShortlistLimits {
-    /// The maximum number of words of a row's request.
-    fn request_words(&self, n_logits: u32) -> usize {
-        let mask = if self.masks { n_logits.div_ceil(32) as usize } else { 0 };
-        HEADER + self.listed + self.draws + mask
-    }
-
-    /// The maximum number of words of a row's list.
-    fn list_words(&self) -> usize {
-        3 + self.listed + 2 * MAX_BEST as usize + 2 * self.draws + FED
-    }
+/// The maximum number of words of a row's list.
+fn list_words(limits: &ShortlistLimits) -> usize {
+    3 + limits.listed + 2 * MAX_BEST as usize + 2 * limits.draws + FED
 }
 
 /// Requests and shortlists of a step.
@@ -192,7 +130,7 @@ impl<D: Device> Shortlists<D> {
 
     /// Bytes on the device for lists of rows of `n_logits`, without scratch.
     pub fn bytes(n_logits: u32, limits: &ShortlistLimits) -> u64 {
-        4 * (limits.rows * (limits.request_words(n_logits) + limits.list_words())) as u64
+        4 * (limits.rows * (request_words(limits, n_logits) + list_words(limits))) as u64
     }
 
     /// Bytes on the host.
@@ -212,8 +150,8 @@ impl<D: Device> Shortlists<D> {
         assert!(limits.rows <= Self::MAX_ROWS, "{} rows", limits.rows);
         assert!(limits.listed <= Self::MAX_LISTED as usize, "{} listed tokens", limits.listed);
         assert!(limits.draws <= Self::MAX_DRAWS as usize, "{} draws", limits.draws);
-        let n_requests = limits.rows * limits.request_words(n_logits);
-        let n_out = limits.rows * limits.list_words();
+        let n_requests = limits.rows * request_words(&limits, n_logits);
+        let n_out = limits.rows * list_words(&limits);
         // Offsets are 32-bit numbers.
         assert!(n_requests.max(n_out) < NONE as usize, "lists of {} rows", limits.rows);
         let mut words = Vec::with_capacity(n_requests);
@@ -268,8 +206,9 @@ impl<D: Device> Shortlists<D> {
             self.words.extend_from_slice(&mask[..n_words]);
         }
         let has_shares = shares.is_some();
-        let shares = shares.unwrap_or(SharesOf { factor: 0, range: 0, draws: &[] });
-        let SharesOf { factor, range, draws } = shares;
+        let shares =
+            shares.unwrap_or(SharesOf { scale: ShareScale { factor: 0, range: 0 }, draws: &[] });
+        let SharesOf { scale: ShareScale { factor, range }, draws } = shares;
         assert!(!has_shares || factor >> 31 == 1, "a factor of {factor}");
         assert!((-90..=133).contains(&range), "a range of 2^{range}");
         assert!(draws.len() <= limits.draws, "{} draws", draws.len());

@@ -5,6 +5,7 @@ use realizar_ptx as ptx;
 use super::*;
 use crate::List;
 use crate::testing::{Random, TestDevice, kernels, on_device};
+use realizar_types::{DrawOfBest, NextToken};
 
 /// Whether a token is eligible for the best.
 fn may(of: &ShortlistRow<'_>, id: u32) -> bool {
@@ -25,10 +26,10 @@ fn sorted(logits: &[f32], of: &ShortlistRow<'_>) -> Vec<[u32; 2]> {
 /// The share of a logit in rational numbers, as far as 128 bits can represent them.
 fn share(logit: f32, max: f32, of: &SharesOf<'_>) -> u64 {
     let exponent = |x: f32| (x.to_bits() >> 23 & 255) as i32 - 127;
-    let top = exponent(max).max(of.range);
+    let top = exponent(max).max(of.scale.range);
     let units = |x: f32| (f64::from(x) * 2_f64.powi(29 - top)).max(-2_f64.powi(31)) as i64;
-    let product = (units(max) - units(logit)) as u128 * u128::from(of.factor);
-    let log = product >> (30 - (top - of.range)).max(0);
+    let product = (units(max) - units(logit)) as u128 * u128::from(of.scale.factor);
+    let log = product >> (30 - (top - of.scale.range)).max(0);
     let rest = (log % (1 << 25)) << 7;
     let poly = [2_034_029, 19_784_458, 118_765_909, 515_789_246, 1_488_515_590, 1 << 31];
     let power = poly[1..].iter().fold(poly[0], |power, &c| c - ((rest * power) >> 32));
@@ -158,7 +159,7 @@ fn check_lists(width: usize, sizes: &[u32]) {
         rows.push(ShortlistRow { mask: Some(&mask[..width / 64]), ..best_of(row, 3) });
         rows.push(ShortlistRow { n_tokens: n - n / 3, ..best_of(row, 256) });
         for (i, (factor, range)) in SCALES.into_iter().enumerate() {
-            let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+            let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
             rows.push(match i {
                 0 => ShortlistRow { shares, ..best_of(row, 1) },
                 1 => ShortlistRow { shares, mask: Some(&mask), ..best_of(row, 40) },
@@ -173,7 +174,7 @@ fn check_lists(width: usize, sizes: &[u32]) {
         // Listing tokens changes their rows, so these requests are in a separate launch.
         let listed: Vec<u32> = (0..n).step_by((width / 40).max(1)).collect();
         let (factor, range) = SCALES[0];
-        let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+        let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
         let rows = [0, 1, 2].map(|row| ShortlistRow {
             listed: &listed,
             mask: Some(&mask[..]).filter(|_| row != 1),
@@ -214,7 +215,7 @@ fn rows_with_more_blocks_than_are_kept_at_hand() {
     // The last token is the best, tied with an earlier one.
     (logits[width - 1], logits[70_000]) = (2.0, 2.0);
     let (factor, range) = SCALES[0];
-    let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+    let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
     let bench = Bench::new(&logits, width, 0, width);
     bench.check_all(&[ShortlistRow { shares, ..best_of(0, 100) }]);
 }
@@ -225,7 +226,7 @@ fn shares_have_these_bits() {
     let logits = [17.25, 17.0, 16.7, 1.0, -3.5, -1e30];
     let expected: [u64; 6] = [549_755_813_888, 428_150_257_408, 317_181_723_648, 48_181, 535, 0];
     let (factor, range) = SCALES[0];
-    let shares = Some(SharesOf { factor, range, draws: &[] });
+    let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &[] });
     let bench = Bench::new(&logits, 6, 0, 6);
     for i in 1..6 {
         let row = [ShortlistRow { n_tokens: i as u32, shares, ..best_of(0, 1) }];
@@ -242,7 +243,7 @@ fn unusable_logits_are_told_where_their_tokens_may_come() {
         let bench = Bench::new(&logits, 1000, 0, 1000);
         let mask: Vec<u32> = (0..32).map(|i| if i == 700 / 32 { 0 } else { u32::MAX }).collect();
         let (factor, range) = SCALES[0];
-        let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+        let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
         let rows = [
             ShortlistRow { shares, ..best_of(0, 3) },
             ShortlistRow { n_tokens: 700, ..best_of(0, 3) },
@@ -261,7 +262,7 @@ fn unusable_logits_are_told_where_their_tokens_may_come() {
     // No token is eligible.
     let bench = Bench::new(&[f32::NEG_INFINITY; 100], 100, 0, 100);
     let (factor, range) = SCALES[0];
-    let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+    let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
     let lists = bench.made(&[ShortlistRow { shares, ..best_of(0, 3) }]);
     assert_eq!(
         lists.list(0),
@@ -282,7 +283,7 @@ fn captured_lists_follow_what_is_uploaded() {
     lists.queue(kernels, stream, bench.rows(), &scratch, 4, true).unwrap();
     let graph = device.end_capture(stream).unwrap();
     let (factor, range) = SCALES[1];
-    let shares = Some(SharesOf { factor, range, draws: &DRAWS });
+    let shares = Some(SharesOf { scale: ShareScale { factor, range }, draws: &DRAWS });
     let mask = vec![0x5555_5555; width.div_ceil(32)];
     let all = [
         ShortlistRow { mask: Some(&mask), ..best_of(1, 7) },
@@ -378,10 +379,10 @@ fn a_captured_choice_feeds_the_next_step() {
 
 /// The expected token of a draw, by shares in rational numbers as far as 128 bits can represent them.
 fn drawn_of_best(logits: &[f32], of: &ShortlistRow<'_>, draw: &DrawOfBest) -> u32 {
-    let DrawOfBest { factor, range, top_p, of_row, min_p, draw, by_id } = *draw;
+    let DrawOfBest { scale, top_p, of_row, min_p, draw, by_id } = *draw;
     let best = sorted(logits, of);
     let max = f32::from_bits(best[0][1]);
-    let shares_of = SharesOf { factor, range, draws: &[] };
+    let shares_of = SharesOf { scale, draws: &[] };
     let weigh = |bits: u32| u128::from(share(f32::from_bits(bits), max, &shares_of));
     let part = |x: u128, part: u32| (x * u128::from(part)) >> 32;
     let weighed = best.iter().map(|&[id, bits]| (id, weigh(bits)));
@@ -419,7 +420,7 @@ fn lists_feed_the_next_step() {
     logits.extend((0..width).map(|i| if i == 70 { f32::NAN } else { i as f32 }));
     let bench = Bench::new(&logits, width, 0, width);
     let (factor, range) = SCALES[1];
-    let shares = |draws| Some(SharesOf { factor, range, draws });
+    let shares = |draws| Some(SharesOf { scale: ShareScale { factor, range }, draws });
     let row = |row: usize| row as u32;
     let listed = [3, 4001, 4999];
     let mut wanted = vec![
@@ -435,8 +436,14 @@ fn lists_feed_the_next_step() {
     let device = bench.kernels.device();
     // In another order than the lists, with rows that keep their tokens, and rows after those that are fed.
     let (n, n_fed) = (12, 5);
-    let draw =
-        DrawOfBest { factor, range, top_p: None, of_row: false, min_p: 0, draw: 0, by_id: false };
+    let draw = DrawOfBest {
+        scale: ShareScale { factor, range },
+        top_p: None,
+        of_row: false,
+        min_p: 0,
+        draw: 0,
+        by_id: false,
+    };
     let of = [(2, NextToken::Best), (0, NextToken::Best), (1, NextToken::Drawn)];
     let bad = [(3, NextToken::Best), (4, NextToken::OfBest(draw))];
     let mut sources = vec![[NONE; 8]; n];
@@ -472,8 +479,7 @@ fn tokens_are_drawn_of_the_best_behind_filters() {
     let mut cases = Vec::new();
     for (factor, range) in SCALES {
         let plain = DrawOfBest {
-            factor,
-            range,
+            scale: ShareScale { factor, range },
             top_p: None,
             of_row: false,
             min_p: 0,
@@ -491,7 +497,7 @@ fn tokens_are_drawn_of_the_best_behind_filters() {
         }
     }
     for (n_best, draw) in cases {
-        let shares = SharesOf { factor: draw.factor, range: draw.range, draws: &[] };
+        let shares = SharesOf { scale: draw.scale, draws: &[] };
         let wanted: Vec<_> = (0..n_rows as u32)
             .map(|row| ShortlistRow { shares: Some(shares), ..best_of(row, n_best) })
             .collect();
@@ -517,7 +523,7 @@ fn shares_are_not_left_out_silently() {
     let (scratch, mut lists) = (bench.scratch(1), bench.lists(1));
     let (factor, range) = SCALES[0];
     lists.push(&ShortlistRow {
-        shares: Some(SharesOf { factor, range, draws: &[] }),
+        shares: Some(SharesOf { scale: ShareScale { factor, range }, draws: &[] }),
         ..best_of(0, 1)
     });
     lists.queue(&bench.kernels, &bench.stream, bench.rows(), &scratch, 1, false).unwrap();

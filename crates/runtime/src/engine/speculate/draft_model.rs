@@ -6,9 +6,9 @@
 
 use super::DraftSource;
 use crate::Error;
-use crate::backend::{Few, Role};
 use crate::engine::sequence::{SeqKey, Sequence};
 use crate::run::{Chunk, Outputs, Runner, SeqId, likeliest};
+use realizar_backends::{Few, Role};
 use std::collections::HashMap;
 
 /// A draft model and its sequences.

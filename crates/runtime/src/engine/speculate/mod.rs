@@ -12,11 +12,11 @@ pub(super) mod lookup;
 use super::sequence::Sequence;
 use super::stats::{Counters, DraftCounts, EngineStats};
 use super::step::StepPlan;
-use crate::base::panics;
 use crate::run::Runner;
 use draft_model::DraftModel;
 use heads::{Acceptance, Heads, Hidden};
 use lookup::Lookup;
+use realizar_base::panics;
 
 /// The source of a sequence's draft tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! A planned step: chunks of the running sequences.
 
-use crate::backend::Role;
 use crate::engine::sequence::{Sequence, Stage};
 use crate::generate::generator::Scratch;
 use crate::run::{Chunk, Outputs, Runner};
+use realizar_backends::Role;
 
 /// A sequence's part of a step. Its tokens are [`Sequence::scheduled`].
 #[derive(Debug)]

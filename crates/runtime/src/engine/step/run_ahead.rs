@@ -7,11 +7,11 @@
 use super::pending::PendingOutput;
 use super::plan::{PlannedChunk, StepPlan};
 use crate::Error;
-use crate::backend::{Few, Role};
 use crate::engine::sequence::{SeqKey, Sequence, Stage};
 use crate::engine::stats::Counters;
 use crate::run::{Outputs, Runner};
-use crate::text::sampling::NextToken;
+use realizar_backends::{Few, Role};
+use realizar_text::sampling::NextToken;
 
 /// A sequence's decode row in the step that was launched ahead.
 #[derive(Debug)]

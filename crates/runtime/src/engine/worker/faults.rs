@@ -1,16 +1,16 @@
 //! What an engine is given, with a panic in it: a log, sinks, and a device.
 
-use crate::Error;
-use crate::backend::cpu::CpuBackend;
-use crate::backend::metrics::DispatchMetrics;
-use crate::backend::{
+use realizar_backends::Error;
+use realizar_backends::cpu::CpuBackend;
+use realizar_backends::metrics::DispatchMetrics;
+use realizar_backends::{
     Backend, Batch, Beside, Executable, ExecutableOptions, MemoryUse, Offer, Shortlist, Wants,
 };
-use crate::graph::Fusions;
-use crate::graph::plan::Plan;
-use crate::graph::weights::Weights;
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
+use realizar_model::graph::Fusions;
+use realizar_model::graph::plan::Plan;
+use realizar_model::graph::weights::Weights;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use tracing::field::{Field, Visit};

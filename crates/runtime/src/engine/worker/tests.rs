@@ -6,12 +6,12 @@
 
 use super::faults::{Fault, FaultyBackend, Log, Place};
 use super::{Message, Worker};
-use crate::backend::Backend;
-use crate::backend::cpu::CpuBackend;
 use crate::engine::{CacheSink, Engine, EngineEvent, EngineOptions, Request, Ticket};
-use crate::text::constrain::{Constrainer, Grammar};
-use crate::text::sampling::SamplingParams;
 use crate::{FinishReason, GenerateParams, LoadOptions, Model};
+use realizar_backends::Backend;
+use realizar_backends::cpu::CpuBackend;
+use realizar_text::constrain::{Constrainer, Grammar};
+use realizar_text::sampling::SamplingParams;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -214,7 +214,7 @@ fn check_panics(is_async: bool) {
 #[test]
 #[cfg(feature = "cuda-interpreter")]
 fn a_panic_while_a_step_runs_ahead_ends_the_requests_of_its_own() {
-    use crate::backend::cuda::CudaBackend;
+    use realizar_backends::cuda::CudaBackend;
     let device = realizar_kernels_cuda::Interpreter::new(realizar_ptx::Checks::FAST, usize::MAX);
     let backend = CudaBackend::new(device).unwrap();
     // All of them may run ahead of the host.

@@ -15,8 +15,8 @@ pub use machine::{CacheInfo, Cores, HugePagesInfo, Machine, Memory, NodeInfo, Ti
 
 use super::{DeviceLayers, LoadOptions, Model};
 use crate::Error;
-use crate::backend::cpu::{Affinity, CpuBackend};
-use crate::backend::{Backend, MemoryUse};
+use realizar_backends::cpu::{Affinity, CpuBackend};
+use realizar_backends::{Backend, MemoryUse};
 use std::path::Path;
 
 /// How devices are used.
@@ -290,7 +290,7 @@ fn cpu(options: &DeviceOptions) -> Result<CpuBackend, Error> {
 fn open_wgpu(index: Option<usize>, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     use realizar_kernels_wgpu::GpuOptions;
     let gpu = if options.gpu_plain { GpuOptions::PLAIN } else { GpuOptions::default() };
-    Ok(Box::new(crate::backend::wgpu::WgpuBackend::open(index, gpu)?))
+    Ok(Box::new(realizar_backends::wgpu::WgpuBackend::open(index, gpu)?))
 }
 
 #[cfg(not(feature = "wgpu"))]
@@ -300,13 +300,13 @@ fn open_wgpu(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
 
 #[cfg(feature = "cuda")]
 fn open_cuda(index: Option<usize>, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(crate::backend::cuda::CudaBackend::open(index, of_cuda(options))?))
+    Ok(Box::new(realizar_backends::cuda::CudaBackend::open(index, of_cuda(options))?))
 }
 
 /// The options of cards that are reached by CUDA.
 #[cfg(feature = "cuda")]
-fn of_cuda(options: &DeviceOptions) -> crate::backend::cuda::CudaOptions {
-    crate::backend::cuda::CudaOptions {
+fn of_cuda(options: &DeviceOptions) -> realizar_backends::cuda::CudaOptions {
+    realizar_backends::cuda::CudaOptions {
         dependent_launch: options.cuda_dependent_launch,
         wgmma: options.cuda_wgmma,
         bf16_decode: options.cuda_bf16_decode,
@@ -320,7 +320,7 @@ fn open_cuda(_: Option<usize>, _: &DeviceOptions) -> Result<Box<dyn Backend>, Er
 
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreter(options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    let mut backend = crate::backend::cuda::CudaBackend::new(interpreter(options))?;
+    let mut backend = realizar_backends::cuda::CudaBackend::new(interpreter(options))?;
     if options.cuda_bf16_decode {
         backend = backend.with_bf16_decode();
     }
@@ -347,13 +347,15 @@ fn refused(reason: String) -> Error {
 
 /// Whether another device may do better: the model is not at fault.
 fn is_of_device(error: &Error) -> bool {
-    matches!(error, Error::Refused { .. } | Error::Device { .. })
+    use realizar_backends::Error::{Device, Refused};
+    matches!(error, Error::Backend(Refused { .. } | Device { .. }))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::DeviceFault;
+    use realizar_backends::{DeviceFault, Error as BackendError};
+    use realizar_model::Error as LoadError;
 
     #[test]
     fn the_processor_opens_with_its_options() {
@@ -451,13 +453,14 @@ mod tests {
     #[test]
     fn auto_goes_on_with_the_next_best_device() {
         let choices = [DeviceChoice::Cuda(Some(1)), DeviceChoice::Wgpu(Some(0)), DeviceChoice::Cpu];
-        let full = || Error::Device {
-            device: "x".to_owned(),
-            fault: DeviceFault::OutOfMemory,
-            reason: "y".to_owned(),
+        let full = || {
+            let (device, reason) = ("x".to_owned(), "y".to_owned());
+            Error::from(BackendError::Device { device, fault: DeviceFault::OutOfMemory, reason })
         };
-        let refused = || Error::Refused { backend: "x".to_owned(), reasons: Vec::new() };
-        let not_a_model = || Error::NotAModel { path: "m".into(), reason: "y".to_owned() };
+        let refused =
+            || Error::from(BackendError::Refused { backend: "x".to_owned(), reasons: Vec::new() });
+        let not_a_model =
+            || Error::from(LoadError::NotAModel { path: "m".into(), reason: "y".to_owned() });
         // How many devices are tried, and whether one takes the model.
         type Fault<'a> = &'a dyn Fn() -> Error;
         let cases: [(&[Fault<'_>], usize, bool); 5] = [
@@ -480,14 +483,15 @@ mod tests {
 
     #[test]
     fn auto_gives_up_on_a_device_and_never_on_a_model() {
-        let device =
-            |fault| Error::Device { device: "x".to_owned(), fault, reason: "y".to_owned() };
+        let device = |fault| -> Error {
+            BackendError::Device { device: "x".to_owned(), fault, reason: "y".to_owned() }.into()
+        };
         let cases = [
             (device(DeviceFault::OutOfMemory), true),
             (device(DeviceFault::Other), true),
-            (Error::Refused { backend: "x".to_owned(), reasons: Vec::new() }, true),
+            (BackendError::Refused { backend: "x".to_owned(), reasons: Vec::new() }.into(), true),
             (Error::Option { option: "ctx", reason: "y".to_owned() }, false),
-            (Error::NotAModel { path: "m".into(), reason: "y".to_owned() }, false),
+            (LoadError::NotAModel { path: "m".into(), reason: "y".to_owned() }.into(), false),
         ];
         for (error, expected) in cases {
             assert_eq!(is_of_device(&error), expected, "{error}");

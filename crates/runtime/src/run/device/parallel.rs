@@ -2,7 +2,7 @@
 
 use super::{DeviceChoice, DeviceList, DeviceOptions, list};
 use crate::Error;
-use crate::backend::Backend;
+use realizar_backends::Backend;
 
 fn refused<T>(reason: String) -> Result<T, Error> {
     Err(Error::Option { option: "tensor-parallel", reason })
@@ -82,7 +82,7 @@ pub(super) fn open(
 
 #[cfg(feature = "cuda")]
 fn open_cards(cards: &[usize], options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
-    Ok(Box::new(crate::backend::cuda::CudaRanks::open(cards, super::of_cuda(options))?))
+    Ok(Box::new(realizar_backends::cuda::CudaRanks::open(cards, super::of_cuda(options))?))
 }
 
 #[cfg(not(feature = "cuda"))]
@@ -93,7 +93,7 @@ fn open_cards(_: &[usize], _: &DeviceOptions) -> Result<Box<dyn Backend>, Error>
 #[cfg(feature = "cuda-interpreter")]
 fn open_interpreters(n: usize, options: &DeviceOptions) -> Result<Box<dyn Backend>, Error> {
     let device = |_| super::interpreter(options);
-    let mut ranks = crate::backend::cuda::CudaRanks::new((0..n).map(device).collect())?;
+    let mut ranks = realizar_backends::cuda::CudaRanks::new((0..n).map(device).collect())?;
     if options.cuda_bf16_decode {
         ranks = ranks.with_bf16_decode();
     }

@@ -6,11 +6,11 @@
 
 use super::{LIVES, Runner, note};
 use crate::Error;
-use crate::backend::{Batch, Role};
-use crate::graph::plan::RowLimits;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::seq_id::SeqId;
-use crate::text::sampling::NextToken;
+use realizar_backends::{Batch, Role};
+use realizar_model::graph::plan::RowLimits;
+use realizar_text::sampling::NextToken;
 
 /// What stands for a token that the device knows and the host does not.
 const LATER: &[u32] = &[0];
@@ -85,7 +85,7 @@ impl Runner {
         ahead.launched.extend(next.map(|(_, seq, _)| seq.idx));
         ahead.is_launched = true;
         let beside = executable.beside().expect("steps run beside the host");
-        beside.launch_next(batch, wants, &ahead.batch, &ahead.sources)
+        Ok(beside.launch_next(batch, wants, &ahead.batch, &ahead.sources)?)
     }
 
     fn swap_ahead(&mut self) {

@@ -3,9 +3,9 @@
 
 use super::{LIVES, Runner, shrink_seqs};
 use crate::Error;
-use crate::backend::{BatchSeq, SeqTable};
 use crate::run::chunk::OutputRows;
 use crate::run::seq_id::SeqId;
+use realizar_backends::{BatchSeq, SeqTable};
 use realizar_formats::FileWatch;
 
 impl Runner {
@@ -60,7 +60,7 @@ impl Runner {
             }
         }
         if grown.is_ok() && !copies.is_empty() {
-            grown = executable.copy_pages(copies);
+            grown = executable.copy_pages(copies).map_err(Error::from);
         }
         match grown {
             Ok(()) => cache.copied(copies),

@@ -29,7 +29,7 @@ impl Runner {
             && let Err(error) = self.executable.launch(&self.batch, &[])
         {
             shrink(&mut self.seqs, &mut self.cache, chunks, &[]);
-            return Err(error);
+            return Err(error.into());
         }
         self.is_launched = true;
         self.is_noted = false;
@@ -62,13 +62,14 @@ impl Runner {
         let width = self.output_width;
         let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
         if executable.beside().is_none() {
-            let rows = executable.run(batch, &[]).and_then(|rows| check().map(|()| rows));
+            let rows = executable.run(batch, &[]).map_err(Error::from);
+            let rows = rows.and_then(|rows| check().map(|()| rows));
             let values = note((seqs, offsets), cache, chunks, rows)?;
             return Ok(Results::of_rows(OutputRows { values, width, first_rows }));
         }
         wants.settle();
         let beside = executable.beside().expect("it was there");
-        let collected = beside.collect(batch, wants).and_then(|()| check());
+        let collected = beside.collect(batch, wants).map_err(Error::from).and_then(|()| check());
         if is_noted {
             collected?;
         } else {

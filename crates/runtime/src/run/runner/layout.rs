@@ -2,10 +2,10 @@
 
 use super::{LIVES, Runner};
 use crate::Error;
-use crate::backend::{BatchSeq, Role, SeqTable};
-use crate::graph::plan::RowLimits;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::prompt::Source;
+use realizar_backends::{BatchSeq, Role, SeqTable};
+use realizar_model::graph::plan::RowLimits;
 use std::ops::Range;
 
 impl Runner {

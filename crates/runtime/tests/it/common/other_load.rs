@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use realizar_runtime::BackendError;
+use realizar_runtime::MemoryUse;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::{Backend, Executable, ExecutableOptions};
 use realizar_runtime::graph::Fusions;
 use realizar_runtime::plan::Plan;
 use realizar_runtime::weights::Weights;
-use realizar_runtime::{Error, MemoryUse};
 
 /// Gives what the CPU has loaded to `then`, after `before`.
 pub(crate) struct OtherLoad<B, T> {
@@ -44,7 +45,7 @@ where
         plan: Plan,
         weights: Weights,
         options: &ExecutableOptions,
-    ) -> Result<Box<dyn Executable>, Error> {
+    ) -> Result<Box<dyn Executable>, BackendError> {
         (self.before)();
         self.cpu.load(plan, weights, options).map(&self.then)
     }

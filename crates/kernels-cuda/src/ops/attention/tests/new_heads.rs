@@ -3,13 +3,13 @@
 use super::super::decode::SPLIT_HEADS;
 use super::*;
 use crate::ops::kv_store::{HeadNorm, NewHeads, RopeStore, rope_store};
-use crate::ops::rope::Pairs;
+use realizar_types::RopeStyle;
 
 /// Norms and rotary embedding of heads.
 #[derive(Clone, Copy)]
 struct Turn {
     rotary_dim: usize,
-    pairs: Pairs,
+    pairs: RopeStyle,
     norms: bool,
 }
 
@@ -97,7 +97,7 @@ fn check_both(case: &Case, turn: Turn) {
 
 #[cfg_attr(test, test)]
 fn of_all_types() {
-    let turn = Turn { rotary_dim: 64, pairs: Pairs::Halves, norms: true };
+    let turn = Turn { rotary_dim: 64, pairs: RopeStyle::Neox, norms: true };
     use BlockType::{BF16, F8, F16, F32, Q4_0, Q8_0};
     for ty in [F32, F16, BF16, F8, Q8_0, Q4_0] {
         // The first position, the first one of a split, and one within a later tile.
@@ -110,17 +110,17 @@ fn of_heads_of_odd_shapes() {
     for (n_heads, n_kv_heads, head_dim, rotary_dim, norms) in
         [(1, 1, 8, 8, false), (3, 3, 80, 20, true), (16, 2, 20, 12, false), (6, 2, 256, 64, true)]
     {
-        let turn = Turn { rotary_dim, pairs: Pairs::Neighbours, norms };
+        let turn = Turn { rotary_dim, pairs: RopeStyle::Interleaved, norms };
         check_both(&Case { n_heads, n_kv_heads, head_dim, ..Case::new(&[19, 270]) }, turn);
     }
-    let turn = Turn { rotary_dim: 64, pairs: Pairs::Halves, norms: false };
+    let turn = Turn { rotary_dim: 64, pairs: RopeStyle::Neox, norms: false };
     let wide = Case { n_heads: 5, n_kv_heads: 1, head_dim: 576, ..Case::new(&[270]) };
     check(&wide, turn, 270);
 }
 
 #[cfg_attr(test, test)]
 fn of_contexts_of_several_splits() {
-    let turn = Turn { rotary_dim: 8, pairs: Pairs::Halves, norms: true };
+    let turn = Turn { rotary_dim: 8, pairs: RopeStyle::Neox, norms: true };
     let case = Case { head_dim: 8, n_heads: 1, n_kv_heads: 1, ..Case::new(&[2100, 300]) };
     check_both(&case, turn);
     // Blocks have a span each.
