@@ -2,11 +2,11 @@
 //! against another implementation.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{self, BufRead, Write};
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use realizar_runtime::backend::Role;
 use realizar_runtime::{Chunk, Outputs, Runner};
 use serde::Serialize;
@@ -70,7 +70,51 @@ struct Mixed {
 /// Tokens per step of the sequences that run together: one of generated tokens, two of prompts.
 const PACES: [usize; 3] = [1, 7, 16];
 
+/// What a run computes.
+struct Computed {
+    positions: Vec<usize>,
+    rows: Vec<Vec<f32>>, // [positions][vocab_size]
+    chunks: Option<BTreeMap<usize, Values>>,
+    mixed: Option<Mixed>,
+}
+
 pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
+    let computed = compute(args, global)?;
+    if args.json {
+        return ui::json(&computed.output());
+    }
+    let mut out = ui::out();
+    for (position, row) in computed.positions.iter().zip(&computed.rows) {
+        writeln!(out, "position {position}")?;
+        for (id, logit) in best(row, SHOWN) {
+            writeln!(out, "{id:>7}  {logit:.5}")?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+/// Answers requests until standard input ends. A request is a JSON list of arguments in one line, which `parse`
+/// reads; its answer is the object of --json in one line, or an object with the `error`.
+pub(crate) fn answer_lines(
+    parse: impl Fn(Vec<String>) -> Result<(Args, GlobalArgs)>,
+) -> Result<()> {
+    let answer = |line: io::Result<String>| -> Result<Output> {
+        let line = line.context("cannot read standard input")?;
+        let (args, global) =
+            parse(serde_json::from_str(&line).context("not a list of arguments")?)?;
+        Ok(compute(&args, &global)?.output())
+    };
+    for line in io::stdin().lock().lines() {
+        match answer(line) {
+            Ok(output) => ui::json(&output)?,
+            Err(error) => ui::json(&serde_json::json!({"error": ui::one_line(&error)}))?,
+        }
+    }
+    Ok(())
+}
+
+fn compute(args: &Args, global: &GlobalArgs) -> Result<Computed> {
     let ids = &args.ids.0;
     let last = ids.len() - 1; // the parser asks for at least one id
     let positions = args.positions.as_ref().map_or_else(|| vec![last], |list| list.0.clone());
@@ -96,27 +140,25 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     let needs = Needs { ctx: Some(ids.len()), outputs, seqs, ..Needs::default() };
     let mut engine = Engine::load(&path, &args.load, global, needs)?;
     let rows = engine.model.logits(ids, &positions, args.load.chunk.unwrap_or(usize::MAX))?;
-    if args.json {
-        let by_position = |rows: Vec<Vec<f32>>| positions.iter().copied().zip(rows).collect();
-        let mut again = |chunk: &NonZeroUsize| -> Result<(usize, Values)> {
-            let rows = engine.model.logits(ids, &positions, chunk.get())?;
-            Ok((chunk.get(), by_position(rows)))
-        };
-        let sizes = args.also_chunks.as_ref().map(|list| list.0.iter());
-        let chunks = sizes.map(|sizes| sizes.map(&mut again).collect::<Result<_>>()).transpose()?;
-        let mixed = args.also_mixed.then(|| mixed(engine.model.runner(), ids, &positions));
-        let mixed = mixed.transpose()?;
-        return ui::json(&Output { values: by_position(rows), chunks, mixed });
+    let mut again = |chunk: &NonZeroUsize| -> Result<(usize, Values)> {
+        let rows = engine.model.logits(ids, &positions, chunk.get())?;
+        Ok((chunk.get(), by_position(&positions, rows)))
+    };
+    let sizes = args.also_chunks.as_ref().map(|list| list.0.iter());
+    let chunks = sizes.map(|sizes| sizes.map(&mut again).collect::<Result<_>>()).transpose()?;
+    let mixed = args.also_mixed.then(|| mixed(engine.model.runner(), ids, &positions));
+    Ok(Computed { rows, chunks, mixed: mixed.transpose()?, positions })
+}
+
+fn by_position(positions: &[usize], rows: Vec<Vec<f32>>) -> Values {
+    positions.iter().copied().zip(rows).collect()
+}
+
+impl Computed {
+    fn output(self) -> Output {
+        let Self { positions, rows, chunks, mixed } = self;
+        Output { values: by_position(&positions, rows), chunks, mixed }
     }
-    let mut out = ui::out();
-    for (position, row) in positions.iter().zip(&rows) {
-        writeln!(out, "position {position}")?;
-        for (id, logit) in best(row, SHOWN) {
-            writeln!(out, "{id:>7}  {logit:.5}")?;
-        }
-    }
-    out.flush()?;
-    Ok(())
 }
 
 /// The logits of three sequences of the same tokens in common steps. The first gets one token a step, as

@@ -32,6 +32,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::options::GlobalArgs;
 use crate::source::{self, Source};
+use crate::ui;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -93,6 +94,9 @@ pub(crate) enum Command {
     Tokenize(tokenize::Args),
     /// Print the logits after given token ids
     Logits(logits::Args),
+    /// Answer lines of `logits` arguments on standard input, for `cargo xtask parity`
+    #[command(hide = true)]
+    LogitsLines,
     /// Measure the perplexity of a text
     Perplexity(perplexity::Args),
     /// Measure the KL divergence of a model from a base, or from itself in F32
@@ -173,6 +177,7 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Inspect(args) => inspect::execute(&args, global).map(done),
         Command::Tokenize(args) => tokenize::execute(&args, global).map(done),
         Command::Logits(args) => logits::execute(&args, global).map(done),
+        Command::LogitsLines => logits::answer_lines(logits_args).map(done),
         Command::Perplexity(args) => perplexity::execute(&args, global).map(done),
         Command::KlDivergence(args) => kl_divergence::execute(&args, global).map(done),
         Command::Bench(args) => bench::execute(&args, global).map(done),
@@ -181,6 +186,16 @@ pub(crate) fn execute(cli: Cli) -> Result<ExitCode> {
         Command::Config(args) => config::execute(&args, global, Cli::command()).map(done),
         Command::Completions(args) => completions::execute(&args, Cli::command()).map(done),
         Command::Man(args) => man::execute(&args, Cli::command()).map(done),
+    }
+}
+
+/// The arguments of one `logits`, whose words follow the program's name.
+fn logits_args(words: Vec<String>) -> Result<(logits::Args, GlobalArgs)> {
+    let words = std::iter::once("realizar".to_owned()).chain(words);
+    match Cli::try_parse_from(words) {
+        Ok(Cli { global, command: Command::Logits(args) }) => Ok((args, global)),
+        Ok(_) => Err(ui::usage("expected the arguments of `logits`")),
+        Err(error) => Err(ui::usage(error.to_string())),
     }
 }
 

@@ -63,6 +63,36 @@ fn logits_of_file_and_directory_agree_and_chunks_do_not_matter() {
 }
 
 #[test]
+fn lines_of_logits_are_answered_one_by_one() {
+    let model = model();
+    let request = |more: &[&'static str]| {
+        let base = ["logits", &model, "--ids", "94,256,18", "--json", "--threads", "1"];
+        [&base[..], more].concat()
+    };
+    let other = request(&["--arithmetic", "f32", "--also-chunks", "1"]);
+    let lines = [
+        serde_json::json!(request(&[])),
+        serde_json::json!(["logits", "missing.gguf", "--ids", "1", "--json"]),
+        serde_json::json!(["devices"]),
+        serde_json::json!({}),
+        serde_json::json!(other),
+    ];
+    let lines: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    let output = run(&["logits-lines"], &lines);
+    assert!(output.status.success(), "{output:?}");
+    let answers = String::from_utf8(output.stdout).expect("UTF-8");
+    let answers: Vec<Value> =
+        answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(answers.len(), 5);
+    assert_eq!(answers[0], json(&request(&[])));
+    assert_eq!(answers[4], json(&other));
+    for (answer, words) in answers[1..4].iter().zip(["missing.gguf", "`logits`", "arguments"]) {
+        let error = answer["error"].as_str().expect("an error");
+        assert!(error.contains(words), "{error}");
+    }
+}
+
+#[test]
 fn a_grammar_tells_nothing_of_itself() {
     let model = model();
     let schema = r#"{"type": "object", "properties": {"a": {"const": "b"}}, "required": ["a"]}"#;
