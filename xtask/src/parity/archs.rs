@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::engine::{Engine, Logits, integers, logits_from, relative_error, same_bits};
+use super::engine::{Engine, Logits, each, integers, logits_from, relative_error, same_bits};
 use super::{Args, GPU_CHUNKS};
 use crate::table;
 use crate::totals::Totals;
@@ -116,22 +116,27 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
     let mut totals = Totals::default();
     let mut rows = Vec::new();
     let tolerance = if args.on_gpu() { GPU_TOLERANCE } else { TOLERANCE };
-    for golden in goldens(dir, args)? {
-        for (format, path) in &golden.files {
-            let mut row = vec![golden.name.clone(), (*format).to_owned()];
-            match compare(engine, &golden, path, args.on_gpu()) {
-                Ok((error, chunked)) => {
-                    let same = if chunked { "same bits" } else { "differs" };
-                    row.extend([format!("{error:.2e}"), same.to_owned()]);
-                    row.push(totals.count(error <= tolerance && chunked));
-                }
-                Err(error) => {
-                    row.extend(["-".to_owned(), "-".to_owned()]);
-                    row.push(format!("{}: {error:#}", totals.count(false)));
-                }
+    let goldens = goldens(dir, args)?;
+    let files =
+        goldens.iter().flat_map(|golden| golden.files.iter().map(move |file| (golden, file)));
+    let files: Vec<_> = files.collect();
+    let compared = each(engine, args.n_workers(), &files, |engine, (golden, (_, path))| {
+        compare(engine, golden, path, args.on_gpu())
+    });
+    for ((golden, (format, _)), compared) in files.into_iter().zip(compared) {
+        let mut row = vec![golden.name.clone(), (*format).to_owned()];
+        match compared {
+            Ok((error, chunked)) => {
+                let same = if chunked { "same bits" } else { "differs" };
+                row.extend([format!("{error:.2e}"), same.to_owned()]);
+                row.push(totals.count(error <= tolerance && chunked));
             }
-            rows.push(row);
+            Err(error) => {
+                row.extend(["-".to_owned(), "-".to_owned()]);
+                row.push(format!("{}: {error:#}", totals.count(false)));
+            }
         }
+        rows.push(row);
     }
     let formats = if args.one_format { ", formats in turn" } else { "" };
     println!(

@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::archs;
-use super::engine::{Engine, integers, same_bits};
+use super::engine::{Engine, each, integers, same_bits};
 use super::{Args, DEPENDENT_LAUNCH, GPU_CHUNKS};
 use crate::totals::Totals;
 use crate::{setup, table};
@@ -45,15 +45,19 @@ pub(super) fn run(engine: &Engine, dir: &Path, args: &Args) -> Result<Totals> {
     let mut rows = Vec::new();
     // On a GPU, the goldens' runs compare the bits of F32 arithmetic.
     let arithmetics: &[&str] = if args.on_gpu() { &["default"] } else { &["f32", "default"] };
-    for case in cases(engine, dir, args)? {
-        for &arithmetic in arithmetics {
-            let different = match differing(engine, &case, arithmetic, args.on_gpu()) {
-                Ok(names) => names.join("; "),
-                Err(error) => format!("{error:#}"),
-            };
-            let result = totals.count(different.is_empty());
-            rows.push(vec![case.name.clone(), arithmetic.to_owned(), result, different]);
-        }
+    let cases = cases(engine, dir, args)?;
+    let runs = cases.iter().flat_map(|case| arithmetics.iter().map(move |it| (case, *it)));
+    let runs: Vec<_> = runs.collect();
+    let found = each(engine, args.n_workers(), &runs, |engine, (case, arithmetic)| {
+        differing(engine, case, arithmetic, args.on_gpu())
+    });
+    for ((case, arithmetic), found) in runs.into_iter().zip(found) {
+        let different = match found {
+            Ok(names) => names.join("; "),
+            Err(error) => format!("{error:#}"),
+        };
+        let result = totals.count(different.is_empty());
+        rows.push(vec![case.name.clone(), arithmetic.to_owned(), result, different]);
     }
     if args.on_gpu() {
         println!(

@@ -1,11 +1,15 @@
-//! The engine as a program: command lines in, JSON out.
+//! The engine as a program: command lines in, JSON out. Requests for logits share one process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::shell;
@@ -21,9 +25,24 @@ pub(super) struct Engine {
     pub(super) options: Vec<String>,
     /// What its environment has in addition.
     pub(super) environment: Vec<(&'static str, OsString)>,
+    /// The process that computes logits; the first request starts it.
+    lines: Mutex<Option<Lines>>,
 }
 
 impl Engine {
+    pub(super) fn new(
+        bin: PathBuf,
+        options: Vec<String>,
+        environment: Vec<(&'static str, OsString)>,
+    ) -> Self {
+        Self { bin, options, environment, lines: Mutex::default() }
+    }
+
+    /// The same with a process of its own.
+    pub(super) fn again(&self) -> Self {
+        Self::new(self.bin.clone(), self.options.clone(), self.environment.clone())
+    }
+
     /// Run `realizar ARGS` and parse what it prints. Models come from the cache of `xtask setup`.
     pub(super) fn json(&self, args: &[&str]) -> Result<Value> {
         shell::json(&mut self.command(args))
@@ -32,22 +51,26 @@ impl Engine {
     /// `realizar ARGS`, not yet started, with the models of `xtask setup` on the device.
     pub(super) fn command(&self, args: &[&str]) -> Command {
         let mut command = shell::command(&self.bin);
-        // The first is the subcommand; a `--` may follow anywhere after it.
-        command.args(&args[..1]);
-        if args[0] != "inspect" {
-            command.args(&self.options);
-        }
-        command.args(&args[1..]).env("REALIZAR_CACHE", shell::model_dir());
+        command.args(self.on_device(args)).env("REALIZAR_CACHE", shell::model_dir());
         command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command
+    }
+
+    /// Arguments with the options of the device, where the subcommand takes them.
+    fn on_device<'a>(&'a self, args: &[&'a str]) -> Vec<&'a str> {
+        // The first is the subcommand; a `--` may follow anywhere after it.
+        let takes_device = !["inspect", LINES].contains(&args[0]);
+        let own = self.options.iter().filter(|_| takes_device).map(String::as_str);
+        let words = args[..1].iter().copied().chain(own);
+        words.chain(args[1..].iter().copied()).collect()
     }
 
     /// The same without one of its options; `None` if it has not got it.
     pub(super) fn without(&self, option: &str) -> Option<Self> {
         let options: Vec<String> =
             self.options.iter().filter(|own| *own != option).cloned().collect();
-        let (bin, environment) = (self.bin.clone(), self.environment.clone());
-        (options.len() < self.options.len()).then_some(Self { bin, options, environment })
+        let is_shorter = options.len() < self.options.len();
+        is_shorter.then(|| Self::new(self.bin.clone(), options, self.environment.clone()))
     }
 
     /// `realizar logits` for some positions of a prompt.
@@ -110,7 +133,96 @@ impl Engine {
             args.extend(["--also-chunks", &sizes]);
         }
         args.extend(extra);
-        self.json(&args)
+        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = match lines.take() {
+            Some(process) => process,
+            None => Lines::start(&mut self.command(&[LINES]))?,
+        };
+        let (answer, process) = process.ask(&json!(self.on_device(&args)))?;
+        *lines = Some(process);
+        match answer.get("error") {
+            Some(error) => bail!("{}", error.as_str().unwrap_or_default()),
+            None => Ok(answer),
+        }
+    }
+}
+
+/// Calls `f` with each item and returns the results in order. Each of `n_workers` threads has an engine of its own.
+pub(super) fn each<T: Sync, R: Send>(
+    engine: &Engine,
+    n_workers: usize,
+    items: &[T],
+    f: impl Fn(&Engine, &T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let engine = engine.again();
+        let mut found = Vec::new();
+        while let Some((idx, item)) = pick(&next, items) {
+            found.push((idx, f(&engine, item)));
+        }
+        found
+    };
+    let mut found = thread::scope(|scope| {
+        let workers: Vec<_> = (0..n_workers).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().map(|worker| match worker.join() {
+            Ok(found) => found,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        joined.flatten().collect::<Vec<_>>()
+    });
+    found.sort_by_key(|(idx, _)| *idx);
+    found.into_iter().map(|(_, result)| result).collect()
+}
+
+/// The next item that no worker has taken.
+fn pick<'a, T>(next: &AtomicUsize, items: &'a [T]) -> Option<(usize, &'a T)> {
+    let idx = next.fetch_add(1, Ordering::Relaxed);
+    Some((idx, items.get(idx)?))
+}
+
+/// The subcommand that answers lines.
+const LINES: &str = "logits-lines";
+
+/// A process that answers each line of `logits` arguments with a line.
+struct Lines {
+    child: Child,
+    requests: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+impl Lines {
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {}", shell::show(command)))?;
+        let requests = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().context("no standard output")?);
+        Ok(Self { child, requests, answers })
+    }
+
+    /// The answer, and the process, unless it ended instead.
+    fn ask(mut self, request: &Value) -> Result<(Value, Self)> {
+        let mut requests = self.requests.as_ref().context("no standard input")?;
+        let sent = requests.write_all(format!("{request}\n").as_bytes());
+        let mut line = String::new();
+        if sent.is_ok() && self.answers.read_line(&mut line)? > 0 {
+            let answer = serde_json::from_str(&line).context("the answer is not JSON")?;
+            return Ok((answer, self));
+        }
+        let status = self.child.wait()?;
+        bail!("the engine ended ({status}) at {request}")
+    }
+}
+
+impl Drop for Lines {
+    /// The process ends with its standard input.
+    fn drop(&mut self) {
+        drop(self.requests.take());
+        // One that failed was told of where it was asked.
+        let _ = self.child.wait();
     }
 }
 
@@ -197,9 +309,32 @@ mod tests {
     #[test]
     fn an_engine_loses_an_option_that_it_has() {
         let options = ["--device", "cuda", "--cuda-wgmma"].map(str::to_owned).to_vec();
-        let engine = Engine { bin: PathBuf::new(), options, environment: Vec::new() };
+        let engine = Engine::new(PathBuf::new(), options, Vec::new());
         assert_eq!(engine.without("--cuda-wgmma").unwrap().options, ["--device", "cuda"]);
         assert!(engine.without("--cuda-dependent-launch").is_none());
+        let words = engine.on_device(&["logits", "m"]);
+        assert_eq!(words, ["logits", "--device", "cuda", "--cuda-wgmma", "m"]);
+        assert_eq!(engine.on_device(&["inspect", "m"]), ["inspect", "m"]);
+    }
+
+    #[test]
+    fn results_have_the_order_of_items() {
+        let engine = Engine::new(PathBuf::new(), Vec::new(), Vec::new());
+        let items: Vec<usize> = (0..50).collect();
+        for n_workers in [1, 3] {
+            assert_eq!(each(&engine, n_workers, &items, |_, item| *item), items);
+        }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_process_that_ends_is_told_of() {
+        let script = "read a; echo \"{\\\"asked\\\": $a}\"; read a; exit 3";
+        let process = Lines::start(Command::new("sh").args(["-c", script])).unwrap();
+        let (answer, process) = process.ask(&json!(["logits"])).unwrap();
+        assert_eq!(answer, json!({"asked": ["logits"]}));
+        let ended = process.ask(&json!(["logits"])).err().unwrap().to_string();
+        assert_eq!(ended, "the engine ended (exit status: 3) at [\"logits\"]");
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! `cargo xtask parity`: hold the engine against reference outputs, by its command line.
 //!
 //! [`archs`] compares tiny models with transformers, [`bits`] compares the engine with itself bit
-//! by bit, [`real`] compares published models with an F32 reference, [`memory`] holds their peak
-//! memory against their size, [`models`] writes the table of all architectures.
+//! by bit, [`tiers`] compares the default arithmetic of the CPU's tiers, [`real`] compares published models with
+//! an F32 reference, [`memory`] holds their peak memory against their size, [`models`] writes the table of all
+//! architectures.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::lavapipe::{self, Width};
@@ -15,13 +16,18 @@ use crate::totals::Totals;
 
 mod archs;
 mod bits;
+mod covering;
 mod engine;
 mod memory;
 mod models;
 mod real;
+mod tiers;
 
 /// The chunk sizes that a GPU runs with the model loaded once, to compare their bits.
 const GPU_CHUNKS: &[usize] = &[1, 7, 16];
+
+/// The tier without vector instructions.
+const PLAIN: &str = "scalar";
 
 /// The option that changes no bits.
 const DEPENDENT_LAUNCH: &str = "--cuda-dependent-launch";
@@ -38,12 +44,15 @@ pub(crate) struct Args {
     /// Compare published models with the F32 reference (`cargo xtask setup` fetches them).
     #[arg(long)]
     real: bool,
+    /// Compare the default arithmetic of each tier of the CPU with plain Rust's, on few tiny models.
+    #[arg(long)]
+    tiers: bool,
     /// Hold the peak memory of published models against their size (Linux alone).
     #[arg(long)]
     memory: bool,
     /// Compare the tiny models on the CPU, on lavapipe and on the interpreter of the CUDA kernels, and write
     /// docs/models.md; with --only, print it.
-    #[arg(long, conflicts_with_all = ["archs", "bits", "real", "memory", "plain", "lavapipe", "tier"])]
+    #[arg(long, conflicts_with_all = ["archs", "bits", "real", "tiers", "memory", "plain", "lavapipe", "tier"])]
     table: bool,
     /// Where the models run: cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter, which needs an engine with that crate
     /// feature. A GPU is compared with the CPU's references.
@@ -79,6 +88,9 @@ pub(crate) struct Args {
     /// Leave out the tiny models all of whose operations others have too.
     #[arg(long)]
     distinct: bool,
+    /// Only some tiny models that have all operations together.
+    #[arg(long, conflicts_with_all = ["distinct", "only"])]
+    few: bool,
     /// Run only the first N prompts of each published model, and no perplexities.
     #[arg(long, value_name = "N")]
     prompts: Option<usize>,
@@ -167,9 +179,24 @@ impl Args {
         Self { distinct: true, ..self }
     }
 
-    /// The same with each tier of this machine.
-    pub(crate) fn on_every_tier(self) -> Self {
-        Self { tier: Some("all".to_owned()), ..self }
+    /// Some of the models, which have all operations together.
+    pub(crate) fn of_few(self) -> Self {
+        Self { few: true, ..self }
+    }
+
+    /// These models.
+    fn of_each(self, names: &[&str]) -> Self {
+        Self { only: names.iter().map(|name| (*name).to_owned()).collect(), ..self }
+    }
+
+    /// The tiers of the CPU against one another.
+    pub(crate) fn tiers() -> Self {
+        Self { tiers: true, ..Self::on_cpu() }
+    }
+
+    /// The same in plain Rust.
+    pub(crate) fn in_plain_rust(self) -> Self {
+        Self { tier: Some(PLAIN.to_owned()), ..self }
     }
 
     fn on_gpu(&self) -> bool {
@@ -178,6 +205,14 @@ impl Args {
 
     fn on_wgpu_alone(&self) -> bool {
         self.device.starts_with("wgpu")
+    }
+
+    /// Models that are computed at the same time. One has a GPU for itself; what pretends to be a GPU uses one
+    /// core for much of its work.
+    fn n_workers(&self) -> usize {
+        let is_pretended = self.lavapipe || self.device == "cuda-interpreter";
+        let n_cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        if is_pretended { n_cores().min(4) } else { 1 }
     }
 
     /// The device and how it is used, for headings.
@@ -232,7 +267,7 @@ impl Args {
         options.extend(self.tier.iter().flat_map(|tier| ["--cpu-tier".to_owned(), tier.clone()]));
         let environment =
             if self.lavapipe { lavapipe::environment(self.width)? } else { Vec::new() };
-        Ok(engine::Engine { bin, options, environment })
+        Ok(engine::Engine::new(bin, options, environment))
     }
 
     /// Options of the CUDA backend.
@@ -246,7 +281,8 @@ impl Args {
     }
 
     fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|n| n == name)
+        let is_named = self.only.is_empty() || self.only.iter().any(|n| n == name);
+        is_named && (!self.few || covering::WIDTHS.contains(&name))
     }
 }
 
@@ -271,14 +307,20 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
         return models::run(&bin, &dir, args);
     }
     if args.tier.as_deref() == Some("all") {
-        let report = shell::json(shell::command(&bin).args(["doctor", "--json"]))?;
-        let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
         let mut totals = Totals::default();
-        for tier in tiers.iter().filter_map(Value::as_str) {
+        for tier in available_tiers(&bin)? {
             let bin = Some(bin.clone());
-            totals.add(run(&Args { tier: Some(tier.to_owned()), bin, ..args.clone() })?);
+            totals.add(run(&Args { tier: Some(tier), bin, ..args.clone() })?);
         }
         return Ok(totals);
+    }
+    if args.tiers {
+        let tiers = available_tiers(&bin)?;
+        ensure!(tiers.first().is_some_and(|tier| tier == PLAIN), "no plain Rust among {tiers:?}");
+        if tiers.len() == 1 {
+            println!("{PLAIN} is the only tier of this machine: no others are compared");
+        }
+        return tiers::run(&bin, &dir, &tiers);
     }
     let engine = args.engine(bin)?;
     let all = !(args.archs || args.bits || args.real || args.memory);
@@ -300,6 +342,13 @@ pub(crate) fn run(args: &Args) -> Result<Totals> {
         bail!("parity: nothing was compared");
     }
     Ok(totals)
+}
+
+/// The tiers of this machine, the best last.
+fn available_tiers(bin: &Path) -> Result<Vec<String>> {
+    let report = shell::json(shell::command(bin).args(["doctor", "--json"]))?;
+    let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
+    Ok(tiers.iter().filter_map(Value::as_str).map(str::to_owned).collect())
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::Args;
 use super::engine::{Engine, integers};
+use super::{Args, PLAIN, available_tiers};
 use crate::totals::Totals;
 use crate::{shell, table};
 
@@ -246,10 +246,8 @@ fn tiers(engine: &Engine, args: &Args) -> Result<Vec<(String, &'static str)>> {
         // The options of every command name it.
         vec![String::new()]
     } else {
-        let report = shell::json(shell::command(&engine.bin).args(["doctor", "--json"]))?;
-        let tiers = report["tiers"]["available"].as_array().context("no tiers in the report")?;
-        let names: Vec<_> = tiers.iter().filter_map(Value::as_str).map(str::to_owned).collect();
-        let vectors: Vec<_> = names.iter().filter(|name| *name != "scalar").cloned().collect();
+        let names = available_tiers(&engine.bin)?;
+        let vectors: Vec<_> = names.iter().filter(|name| *name != PLAIN).cloned().collect();
         if vectors.is_empty() { names } else { vectors }
     };
     let best = chosen.last().cloned().context("no tier")?;
