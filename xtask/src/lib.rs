@@ -7,48 +7,56 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "all")]
+mod all;
 mod apt;
-mod bench;
-mod clients;
 mod deny;
 mod documents;
 mod fixtures;
 mod fuzz;
-mod gpu;
+mod install;
 mod kernels;
 mod lavapipe;
 mod licences;
-mod load;
 mod loom;
-mod machine;
 mod manifests;
 mod models;
 mod packages;
-mod parity;
 mod platforms;
-mod release;
+mod processor;
 mod setup;
 mod shell;
-mod synth;
 mod table;
 mod test;
 mod tidy;
 mod totals;
 mod web;
 
+#[cfg(feature = "all")]
+mod bench;
+#[cfg(feature = "all")]
+mod clients;
+#[cfg(feature = "all")]
+mod gpu;
+#[cfg(feature = "all")]
+mod load;
+#[cfg(feature = "all")]
+mod machine;
+#[cfg(feature = "all")]
+mod parity;
+#[cfg(feature = "all")]
+mod release;
+#[cfg(feature = "all")]
+mod synth;
+
 /// The names under which `cargo xtask gpu pack` packs one program.
+#[cfg(feature = "all")]
 pub use gpu::PROGRAMS as GPU_PROGRAMS;
 /// Kernels' tests that `cargo xtask gpu second` runs under compute-sanitizer.
+#[cfg(feature = "all")]
 pub use gpu::SANITIZED as GPU_SANITIZED;
 
-/// The workspace's own commands.
-#[derive(Parser)]
-#[command(name = "cargo xtask")]
-struct Args {
-    #[command(subcommand)]
-    command: Command,
-}
-
+/// The commands that few crates suffice for.
 #[derive(Subcommand)]
 enum Command {
     /// Check the house rules: layers, file headers and lengths, links, crate files.
@@ -57,35 +65,29 @@ enum Command {
     Deny,
     /// Run every check and print the totals.
     Test(test::Args),
+    /// Run one step of `test` and write its report.
+    #[command(hide = true)]
+    Step(test::StepArgs),
     /// Fetch what the tests need into `.cache/`.
     Setup(setup::Args),
     /// Check every GPU shader for Vulkan, Metal and DX12, and write its text for reading; compile the
     /// CUDA kernels (needs pip and gcc).
     Kernels(kernels::Args),
-    /// Compare the engine with reference outputs, on the CPU or on a GPU.
-    Parity(parity::Args),
     /// Make the fixture files again (needs Python with torch and transformers).
     Fixtures(fixtures::Args),
-    /// Measure the engine's speed, side by side with other engines, or the machine's limits.
-    Bench(Box<bench::Args>),
-    /// Load the server: measure it beside peers, check answers, faults and memory.
-    Load(Box<load::Args>),
     /// Run the thread team's models in every order of its threads' accesses.
     Loom,
     /// Look for inputs that break a parser or a request handler, guided by coverage (needs a C++
     /// compiler).
     Fuzz(fuzz::Args),
-    /// Try stock clients, a schema tester, routers and Ray Serve on the server (needs pip and npm).
-    Clients(clients::Args),
-    /// Check and measure on a machine with an NVIDIA GPU, which needs neither Rust nor a network.
-    Gpu(gpu::Args),
-    /// Pack the program for this platform or another: archive, Debian package, bill of materials,
-    /// checksums.
-    Release(release::Args),
-    /// Write a GGUF file of a published shape with made-up weights, to measure speed with.
-    Synth(synth::Args),
-    /// Build the page of the server from its sources (needs Node, or pip to install it).
-    Web(web::Args),
+}
+
+/// The command line where few crates suffice.
+#[derive(Parser)]
+#[command(name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
 }
 
 /// Runs the command that the process's arguments name.
@@ -100,23 +102,41 @@ pub fn main() -> ExitCode {
 }
 
 fn run() -> Result<ExitCode> {
-    match Args::parse().command {
-        Command::Tidy => tidy::run()?,
-        Command::Deny => deny::run()?,
-        Command::Test(args) => return test::run(&args),
-        Command::Setup(args) => setup::run(&args)?,
-        Command::Kernels(args) => kernels::run(&args)?,
-        Command::Parity(args) => parity::run(&args)?.into_result()?,
-        Command::Fixtures(args) => fixtures::run(&args)?,
-        Command::Bench(args) => bench::run(&args)?,
-        Command::Load(args) => return load::run(&args),
-        Command::Loom => loom::run()?,
-        Command::Fuzz(args) => fuzz::run(&args)?,
-        Command::Clients(args) => return clients::run(&args),
-        Command::Gpu(args) => return gpu::run(&args),
-        Command::Release(args) => release::run(&args)?,
-        Command::Synth(args) => synth::run(&args)?,
-        Command::Web(args) => web::run(&args)?,
+    match std::env::args().nth(1) {
+        Some(name) if Command::has_subcommand(&name) => Args::parse().command.run(),
+        _ => run_all(),
     }
-    Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(feature = "all")]
+fn run_all() -> Result<ExitCode> {
+    all::run()
+}
+
+/// Builds the program with all commands and hands the arguments to it.
+#[cfg(not(feature = "all"))]
+fn run_all() -> Result<ExitCode> {
+    let mut all = shell::cargo();
+    all.args(["run", "--quiet", "--package", "xtask", "--features", "all", "--bin", "xtask-all"]);
+    // Paths among them are relative to where the command was given.
+    all.current_dir(std::env::current_dir()?).arg("--").args(std::env::args_os().skip(1));
+    let code = all.status()?.code().and_then(|code| u8::try_from(code).ok());
+    Ok(ExitCode::from(code.unwrap_or(1)))
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode> {
+        match self {
+            Self::Tidy => tidy::run()?,
+            Self::Deny => deny::run()?,
+            Self::Test(args) => return test::run(&args),
+            Self::Step(args) => test::run_step(&args)?,
+            Self::Setup(args) => setup::run(&args)?,
+            Self::Kernels(args) => kernels::run(&args)?,
+            Self::Fixtures(args) => fixtures::run(&args)?,
+            Self::Loom => loom::run()?,
+            Self::Fuzz(args) => fuzz::run(&args)?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 
-use crate::shell;
+use crate::{processor, shell};
 
 /// Where and when a run takes place.
 pub(crate) struct Machine {
@@ -32,27 +32,19 @@ impl Machine {
             let _ = write!(about, ", {}", kernel.trim());
         }
         let load = read("/proc/loadavg").split_whitespace().take(3).collect::<Vec<_>>().join(" ");
-        Ok(Self { cpu: cpu_name(), date: date()?, about, load })
+        Ok(Self { cpu: processor::name(), date: date()?, about, load })
     }
 }
 
 /// `benches/runs/<date>-<cpu>` with an ending for the kind of run, unless another folder is given.
 pub(crate) fn run_folder(out: Option<PathBuf>, ending: &str) -> Result<PathBuf> {
-    let name = format!("{}-{}{ending}", date()?, slug(&cpu_name()));
+    let name = format!("{}-{}{ending}", date()?, slug(&processor::name()));
     Ok(out.unwrap_or_else(|| shell::root().join("benches/runs").join(name)))
 }
 
 /// Today, as `2026-11-30`.
 pub(crate) fn date() -> Result<String> {
     Ok(shell::output(shell::command("date").arg("+%F"))?.trim().to_owned())
-}
-
-/// The processor's name as the kernel gives it; the architecture where it gives none.
-pub(crate) fn cpu_name() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = info.lines().find_map(|l| l.strip_prefix("model name"));
-    let name = line.and_then(|l| l.split_once(':')).map(|(_, name)| name.trim().to_owned());
-    name.unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// Lower-case letters and digits with single dashes, for a folder's name.

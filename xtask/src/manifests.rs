@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::clients::install::{Environment, program};
+use crate::install::{Environment, program};
 use crate::shell;
 use crate::totals::Totals;
 

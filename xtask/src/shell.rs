@@ -104,12 +104,14 @@ pub(crate) fn target_dir() -> Result<PathBuf> {
 }
 
 /// Build the release binary `realizar` and return its path.
+#[cfg(feature = "all")]
 pub(crate) fn build_engine() -> Result<PathBuf> {
     check(cargo().args(["build", "--release", "--package", "realizar"]))?;
     engine_of("release")
 }
 
 /// The same with everything that is left out of it by default.
+#[cfg(feature = "all")]
 pub(crate) fn build_whole_engine() -> Result<PathBuf> {
     check(cargo().args(["build", "--release", "--package", "realizar", "--all-features"]))?;
     engine_of("release")
@@ -127,7 +129,18 @@ pub(crate) fn build_tested_engine() -> Result<PathBuf> {
     engine_of("debug")
 }
 
+/// Build `cargo xtask` with all its commands, with the dependencies as they are in the tests, and return its path.
+pub(crate) fn build_all_commands() -> Result<PathBuf> {
+    const BIN: &str = "xtask-all";
+    check(cargo().args(["build", "--workspace", "--all-features", "--quiet", "--bin", BIN]))?;
+    program_of("debug", BIN)
+}
+
 fn engine_of(profile: &str) -> Result<PathBuf> {
-    let name = format!("realizar{}", std::env::consts::EXE_SUFFIX);
+    program_of(profile, "realizar")
+}
+
+fn program_of(profile: &str, name: &str) -> Result<PathBuf> {
+    let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     Ok(target_dir()?.join(profile).join(name))
 }

@@ -22,6 +22,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// The middle value; the mean of the two middle values for an even count, NaN for none.
+#[cfg(feature = "all")]
 pub(crate) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -34,6 +35,7 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 }
 
 /// Three digits or more, for whole zeros one; a dash for no value.
+#[cfg(feature = "all")]
 pub(crate) fn shown(value: f64) -> String {
     let digits = match value {
         _ if value.is_nan() => return "-".to_owned(),
@@ -58,6 +60,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "all")]
     fn median_of_odd_and_even_counts() {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
@@ -65,6 +68,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "all")]
     fn values_have_three_digits() {
         let cases =
             [(1234.5, "1234"), (99.96, "100.0"), (0.256, "0.26"), (0.0, "0"), (f64::NAN, "-")];

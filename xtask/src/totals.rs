@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+#[cfg(feature = "all")]
 use anyhow::{Result, bail};
+use serde::{Deserialize, Serialize};
 
 /// The outcome of a step.
-#[derive(Debug, Default, Clone, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Totals {
     pub(crate) passed: usize,
     pub(crate) failed: usize,
@@ -15,6 +17,7 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Counts a check, and returns the word for its table.
+    #[cfg(feature = "all")]
     pub(crate) fn count(&mut self, ok: bool) -> String {
         *(if ok { &mut self.passed } else { &mut self.failed }) += 1;
         (if ok { "ok" } else { "FAILED" }).to_owned()
@@ -34,6 +37,7 @@ impl Totals {
     }
 
     /// An error when something failed.
+    #[cfg(feature = "all")]
     pub(crate) fn into_result(self) -> Result<()> {
         println!("{self}");
         if self.failed > 0 {

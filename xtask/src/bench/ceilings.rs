@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use crate::{machine, shell, table};
+use crate::{machine, processor, shell, table};
 
 /// Measure with each number of threads, print and save.
 pub(super) fn run(threads: &[usize], quick: bool, out: Option<PathBuf>) -> Result<()> {
@@ -25,12 +25,12 @@ pub(super) fn run(threads: &[usize], quick: bool, out: Option<PathBuf>) -> Resul
     let folder = machine::run_folder(out, "")?;
     fs::create_dir_all(&folder)?;
     let path = folder.join("ceilings.json");
-    let json = json!({"cpu": machine::cpu_name(), "rows": rows});
+    let json = json!({"cpu": processor::name(), "rows": rows});
     fs::write(&path, serde_json::to_string_pretty(&json)? + "\n")?;
     let text = format!(
         "# Ceilings of {}\n\nMade by `cargo xtask bench --ceilings -t {list}`: the tenth of the samples \
          that were fastest, in\nall threads together. One multiply-add is two operations.\n\n{rendered}",
-        machine::cpu_name()
+        processor::name()
     );
     fs::write(folder.join("ceilings.md"), text)?;
     println!("saved in {}", folder.display());

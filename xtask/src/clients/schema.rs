@@ -5,8 +5,8 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
-use super::install::{Environment, direct, program};
 use super::{Tried, Verdict};
+use crate::install::{Environment, direct, program};
 use crate::load::server::{Contender, Setup};
 use crate::shell;
 

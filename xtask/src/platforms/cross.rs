@@ -5,8 +5,10 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use super::{Platform, apple};
-use crate::clients::install::{Environment, program};
+use super::Platform;
+#[cfg(feature = "all")]
+use super::apple;
+use crate::install::{Environment, program};
 use crate::shell;
 
 const ENVIRONMENT: Environment =
@@ -50,6 +52,7 @@ pub(super) fn cargo(verb: &str, platform: Platform) -> Result<Command> {
         target += &format!(".{glibc}");
     }
     cargo.args([verb, "--target", &target]);
+    #[cfg(feature = "all")]
     if verb == "zigbuild" && platform.triple.contains("apple") {
         apple::link(&mut cargo, platform.triple, &folder)?;
     }

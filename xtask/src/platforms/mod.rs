@@ -1,12 +1,14 @@
 //! Platforms that the program is published for, beside the one that builds it: how they are built from
 //! here, and the step `platforms`, which keeps them compiling.
 
+#[cfg(feature = "all")]
 mod apple;
 mod cross;
 
+#[cfg(feature = "all")]
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::shell;
 use crate::totals::Totals;
@@ -35,6 +37,7 @@ const PLATFORMS: &[Platform] = &[
 /// Packages that are part of no program: the fuzzer takes a C++ compiler, the benchmarks no user.
 const LEFT_OUT: &[&str] = &["realizar-fuzz", "realizar-benches"];
 
+#[cfg(feature = "all")]
 impl Platform {
     /// The triples of all of them.
     pub(crate) fn triples() -> impl Iterator<Item = &'static str> {
@@ -66,8 +69,9 @@ pub(crate) fn run() -> Result<Totals> {
 }
 
 /// Builds the published program for a platform and returns its path.
+#[cfg(feature = "all")]
 pub(crate) fn build(platform: Platform, args: &[&str]) -> Result<PathBuf> {
-    ensure!(
+    anyhow::ensure!(
         cross::install_target(platform.triple)?,
         "building for {} needs its standard library",
         platform.triple

@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use sha2::{Digest, Sha256};
 
 use crate::platforms::{self, Platform};
-use crate::shell;
+use crate::{processor, shell};
 
 /// Features of the published program: those of every server, none of the tests.
 const FEATURES: &str = "kv-events,otel";
@@ -107,7 +107,11 @@ fn build(platform: Option<Platform>) -> Result<PathBuf> {
     if let Some(platform) = platform {
         return platforms::build(platform, &args);
     }
+    let before = processor::seconds();
     shell::check(shell::cargo().arg("build").args(args))?;
+    if let (Some(before), Some(after)) = (before, processor::seconds()) {
+        println!("release: the build took {:.0} s of processor time", after - before);
+    }
     let name = format!("realizar{}", std::env::consts::EXE_SUFFIX);
     Ok(shell::target_dir()?.join("release").join(name))
 }

@@ -1,12 +1,9 @@
-//! The committed files of the page, and the list that ties them to their sources.
+//! The list that ties the committed files of the page to their sources.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use flate2::read::GzDecoder;
-use flate2::{Compression, GzBuilder};
 use sha2::{Digest, Sha256};
 
 use super::WEB;
@@ -14,9 +11,9 @@ use super::WEB;
 /// Where the server includes the files from.
 pub(crate) const FOLDER: &str = "crates/server/src/page";
 /// Hashes of the sources together, and of each file.
-const LIST: &str = "SHA256SUMS";
+pub(super) const LIST: &str = "SHA256SUMS";
 /// The files as they are built, and whether they are committed compressed.
-const FILES: [(&str, bool); 5] = [
+pub(super) const FILES: [(&str, bool); 5] = [
     ("index.html", false),
     ("licenses.txt", false),
     ("markdown.js", true),
@@ -25,64 +22,8 @@ const FILES: [(&str, bool); 5] = [
 ];
 
 /// The name under which a file is committed.
-fn committed(name: &str, is_compressed: bool) -> String {
+pub(super) fn committed(name: &str, is_compressed: bool) -> String {
     if is_compressed { format!("{name}.gz") } else { name.to_owned() }
-}
-
-/// The committed file as it was built; empty if there is none.
-fn content(root: &Path, name: &str, is_compressed: bool) -> Result<Vec<u8>> {
-    let path = root.join(FOLDER).join(committed(name, is_compressed));
-    let Ok(bytes) = fs::read(&path) else { return Ok(Vec::new()) };
-    if !is_compressed {
-        return Ok(bytes);
-    }
-    let mut content = Vec::new();
-    GzDecoder::new(&bytes[..])
-        .read_to_end(&mut content)
-        .with_context(|| path.display().to_string())?;
-    Ok(content)
-}
-
-/// The committed files that differ from those in `folder`, by name.
-pub(super) fn differing(root: &Path, folder: &Path) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for (name, is_compressed) in FILES {
-        let wanted = fs::read(folder.join(name)).with_context(|| name.to_owned())?;
-        if content(root, name, is_compressed)? != wanted {
-            names.push(committed(name, is_compressed));
-        }
-    }
-    Ok(names)
-}
-
-/// Takes over the files in `folder` that differ, and writes the list.
-pub(super) fn write(root: &Path, folder: &Path) -> Result<()> {
-    let changed = differing(root, folder)?;
-    for (name, is_compressed) in FILES {
-        let own = committed(name, is_compressed);
-        if !changed.contains(&own) {
-            continue;
-        }
-        let mut bytes = fs::read(folder.join(name))?;
-        if is_compressed {
-            let mut gzip = GzBuilder::new().write(Vec::new(), Compression::best());
-            gzip.write_all(&bytes)?;
-            bytes = gzip.finish()?;
-        }
-        fs::write(root.join(FOLDER).join(own), bytes)?;
-    }
-    fs::write(root.join(FOLDER).join(LIST), list(root)?)?;
-    Ok(())
-}
-
-/// The committed files with their sizes in bytes.
-pub(super) fn sizes(root: &Path) -> Result<Vec<(String, u64)>> {
-    let size = |(name, is_compressed): (&str, bool)| {
-        let own = committed(name, is_compressed);
-        let bytes = fs::metadata(root.join(FOLDER).join(&own))?.len();
-        Ok((own, bytes))
-    };
-    FILES.into_iter().map(size).collect()
 }
 
 /// What is not as the list has it.
@@ -92,7 +33,7 @@ pub(crate) fn stale(root: &Path) -> Result<bool> {
 }
 
 /// The list, in the form that `sha256sum --check` reads.
-fn list(root: &Path) -> Result<String> {
+pub(super) fn list(root: &Path) -> Result<String> {
     let mut text = format!("# made of {}\n", hash_of_sources(&root.join(WEB))?);
     for (name, is_compressed) in FILES {
         let own = committed(name, is_compressed);
@@ -126,38 +67,4 @@ fn hash_of_sources(web: &Path) -> Result<String> {
         all += &format!("{}  {}\n", hex(&bytes), name.join("/"));
     }
     Ok(hex(all.as_bytes()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_change_on_either_side_is_seen() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path();
-        let put = |path: &str, text: &str| {
-            let path = root.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(path, text).unwrap();
-        };
-        for name in ["build.mjs", "package.json", "package-lock.json", "src/a.ts", "src/ui/b.ts"] {
-            put(&format!("{WEB}/{name}"), name);
-        }
-        for (name, _) in FILES {
-            put(&format!("built/{name}"), name);
-        }
-        fs::create_dir_all(root.join(FOLDER)).unwrap();
-        assert!(stale(root).unwrap());
-        write(root, &root.join("built")).unwrap();
-        assert!(!stale(root).unwrap());
-        assert_eq!(content(root, "math.js", true).unwrap(), b"math.js");
-        assert!(differing(root, &root.join("built")).unwrap().is_empty());
-        put(&format!("{WEB}/src/ui/b.ts"), "other");
-        assert!(stale(root).unwrap());
-        put(&format!("{WEB}/src/ui/b.ts"), "src/ui/b.ts");
-        put(&format!("{FOLDER}/index.html"), "other");
-        assert!(stale(root).unwrap());
-        assert_eq!(differing(root, &root.join("built")).unwrap(), ["index.html"]);
-    }
 }

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::{WEB, lock};
+use super::{WEB, installed};
 use crate::shell;
 use crate::totals::Totals;
 
@@ -29,7 +29,7 @@ impl Node {
         let programs = if is_on_path() { None } else { Some(installed()?) };
         let node = Self { programs };
         let web = shell::root().join(WEB);
-        lock::check(&shell::root())?;
+        installed::check(&shell::root())?;
         let lock = fs::read_to_string(web.join("package-lock.json"))?;
         let stamp = web.join("node_modules/.lock");
         if !fs::read_to_string(&stamp).is_ok_and(|installed| installed == lock) {
@@ -39,7 +39,7 @@ impl Node {
             npm.args(["install", "--no-save", "--silent", "--no-audit", "--no-fund"]);
             npm.arg("--ignore-scripts");
             shell::check(&mut npm)?;
-            lock::check_installed(&web)?;
+            installed::check_installed(&web)?;
             fs::write(stamp, lock)?;
         }
         Ok(node)

@@ -15,8 +15,8 @@ use std::process::Stdio;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::install::{Environment, direct, program};
 use super::{Tried, Verdict};
+use crate::install::{Environment, direct, program};
 use crate::load::server::free_port;
 use crate::{shell, table};
 

@@ -14,6 +14,7 @@ const NODE_MODULE: &str = "abilities.mjs";
 
 /// What a client is installed with, and its packages with their versions.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "all"), allow(dead_code, reason = "clients are installed so"))]
 pub(crate) enum Environment {
     /// pip, in an environment of its own.
     Python(&'static [&'static str]),
@@ -79,6 +80,7 @@ impl Environment {
     }
 
     /// The command that runs a script of `xtask/clients` in the environment.
+    #[cfg_attr(not(feature = "all"), allow(dead_code, reason = "clients are installed so"))]
     pub(super) fn script(self, name: &str, script: &str) -> Result<Command> {
         let folder = self.install(name)?;
         let scripts = shell::root().join("xtask/clients");
