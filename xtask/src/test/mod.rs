@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::setup::Need;
 use crate::totals::Totals;
-use crate::{processor, shell, table};
+use crate::{platforms, processor, shell, table};
 use built::Built;
 use step::{Beside, Step};
 
@@ -196,7 +196,8 @@ impl Place {
 
     fn run(&self, chosen: &[Step]) -> Vec<Done> {
         let is_needed = |need: &Need| chosen.iter().any(|step| step.needs().contains(need));
-        let early: Vec<Need> = Need::EARLY.iter().copied().filter(is_needed).collect();
+        let mut early: Vec<Need> = Need::EARLY.iter().copied().filter(is_needed).collect();
+        early.retain(|need| *need != Need::Compiler || !platforms::are_recorded());
         let mut built = None;
         let mut done: Vec<Done> = Vec::new();
         thread::scope(|scope| {

@@ -17,7 +17,7 @@ pub(crate) enum Step {
     Clippy,
     /// Documentation builds without a warning.
     Doc,
-    /// Lints for Windows and macOS, by a C compiler for them (needs rustup and pip).
+    /// Lints for Windows and macOS where their inputs changed (needs rustup and pip).
     Platforms,
     /// Compiles the tests, the engine among them, and the workspace's own commands.
     Build,

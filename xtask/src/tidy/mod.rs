@@ -124,7 +124,8 @@ fn files() -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn all_files() -> Result<Vec<PathBuf>> {
+/// The same with those of vendored crates.
+pub(crate) fn all_files() -> Result<Vec<PathBuf>> {
     let listed = shell::output(shell::command("git").args([
         "ls-files",
         "--cached",
