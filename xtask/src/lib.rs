@@ -12,6 +12,7 @@ mod all;
 mod apt;
 mod deny;
 mod documents;
+mod faults;
 mod fixtures;
 mod fuzz;
 mod install;
@@ -68,6 +69,8 @@ enum Command {
     /// Run one step of `test` and write its report.
     #[command(hide = true)]
     Step(test::StepArgs),
+    /// Make deliberate faults in a copy of the tree, and tell whether the checks find them.
+    Faults(faults::Args),
     /// Fetch what the tests need into `.cache/`.
     Setup(setup::Args),
     /// Check every GPU shader for Vulkan, Metal and DX12, and write its text for reading; compile the
@@ -131,6 +134,7 @@ impl Command {
             Self::Deny => deny::run()?,
             Self::Test(args) => return test::run(&args),
             Self::Step(args) => test::run_step(&args)?,
+            Self::Faults(args) => faults::run(&args)?,
             Self::Setup(args) => setup::run(&args)?,
             Self::Kernels(args) => kernels::run(&args)?,
             Self::Fixtures(args) => fixtures::run(&args)?,

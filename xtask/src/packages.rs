@@ -217,12 +217,21 @@ fn replace(from: &Path, to: &Path) -> Result<()> {
         let target = to.join(entry.file_name());
         if entry.file_type()?.is_dir() {
             replace(&entry.path(), &target)?;
-            continue;
+        } else {
+            replace_file(&entry.path(), &target)?;
         }
-        let text = fs::read(entry.path())?;
-        if fs::read(&target).ok().as_deref() != Some(&*text) {
-            fs::write(&target, text)?;
+    }
+    Ok(())
+}
+
+/// Makes the file `to` what `from` is. It is written only if it differs.
+pub(crate) fn replace_file(from: &Path, to: &Path) -> Result<()> {
+    let text = fs::read(from)?;
+    if fs::read(to).ok().as_deref() != Some(&*text) {
+        if let Some(folder) = to.parent() {
+            fs::create_dir_all(folder)?;
         }
+        fs::write(to, text)?;
     }
     Ok(())
 }
