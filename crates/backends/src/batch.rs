@@ -6,16 +6,6 @@ use std::ops::Range;
 /// Stands for the token of a row that is embedded. It is in no vocabulary.
 pub const EMBEDDED: u32 = u32::MAX;
 
-/// What a row is to its own request. It decides the row's arithmetic, so that
-/// a request's answer never depends on what else is in the batch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Part of a prompt.
-    Prompt,
-    /// A token that the model generated.
-    Generated,
-}
-
 /// A ragged batch. Decode rows come first, then prefill rows;
 /// the rows of a sequence are neighbours.
 #[derive(Debug, Default)]
@@ -30,7 +20,7 @@ pub struct Batch {
     /// when each of them is the position in the sequence, of all rows.
     pub angles: Vec<[u32; 3]>, // [n_rows]
     /// The first rows, of this number, are generated tokens.
-    pub n_generated: usize,
+    pub n_decode: usize,
     /// The rows whose output is wanted, ascending.
     pub outputs: Vec<u32>,
     /// The sequences, in the order of their rows.
@@ -99,7 +89,7 @@ impl Batch {
             reaches: Vec::with_capacity(max_rows),
             state_reads: Vec::with_capacity(max_rows),
             state_writes: Vec::with_capacity(max_rows),
-            n_generated: 0,
+            n_decode: 0,
             drafts: false,
         }
     }
@@ -118,7 +108,7 @@ impl Batch {
 
     /// Output rows that are generated tokens; they come first.
     pub fn n_generated_outputs(&self) -> usize {
-        self.outputs.partition_point(|&row| (row as usize) < self.n_generated)
+        self.outputs.partition_point(|&row| (row as usize) < self.n_decode)
     }
 
     /// The reaches of a sequence's rows; none if they see up to themselves.
@@ -133,7 +123,7 @@ impl Batch {
         let reaches = &self.reaches[seq.first_row..seq.first_row + seq.n_rows];
         let end = (seq.first_pos + seq.n_rows) as u32;
         let mut all = (seq.first_pos as u32 + 1..).zip(reaches);
-        if seq.first_row < self.n_generated {
+        if seq.first_row < self.n_decode {
             assert!(all.all(|(own, &reach)| reach == own), "generated rows reach {reaches:?}");
             return None;
         }
@@ -182,7 +172,7 @@ impl Batch {
             embedded,
             positions,
             angles,
-            n_generated,
+            n_decode,
             outputs,
             seqs,
             groups,
@@ -196,7 +186,7 @@ impl Batch {
         embedded.clone_from(&other.embedded);
         positions.clone_from(&other.positions);
         angles.clone_from(&other.angles);
-        *n_generated = other.n_generated;
+        *n_decode = other.n_decode;
         outputs.clone_from(&other.outputs);
         seqs.clone_from(&other.seqs);
         groups.resize_with(other.groups.len(), BatchGroup::default);
@@ -218,7 +208,7 @@ impl Batch {
         self.angles.clear();
         self.outputs.clear();
         self.seqs.clear();
-        self.n_generated = 0;
+        self.n_decode = 0;
         self.drafts = false;
         self.reaches.clear();
         self.state_reads.clear();

@@ -32,18 +32,20 @@ mod gpu;
 mod memory;
 pub mod metrics;
 pub mod packed_cache;
+mod sample_requests;
 pub mod stages;
-mod wanted;
 #[cfg(feature = "wgpu")]
 pub mod wgpu;
 
-pub use batch::{Batch, BatchGroup, BatchSeq, EMBEDDED, Role, SeqTable};
+pub use batch::{Batch, BatchGroup, BatchSeq, EMBEDDED, SeqTable};
 pub use error::{DeviceFault, Error};
 pub use fingerprint::Fingerprint;
 pub use memory::{FreeMemory, MemoryUse};
 pub use packed_cache::{PackedCache, PackedFiles};
-pub use realizar_types::Shortlist;
-pub use wanted::{Beside, Few, Offer, ShortlistOf, Wanted, Wants};
+pub use realizar_types::{Phase, Shortlist};
+pub use sample_requests::{
+    AsyncExecutable, RowOutput, SampleLimits, SampleRequests, ShortlistOf, TopKRequest,
+};
 
 use metrics::DispatchMetrics;
 use realizar_formats::FileWatch;
@@ -179,7 +181,7 @@ pub trait Executable: fmt::Debug + Send {
     }
 
     /// What collects a step that was launched; `None` if the host itself runs the steps.
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
         None
     }
 
@@ -189,7 +191,7 @@ pub trait Executable: fmt::Debug + Send {
     /// If the device fails.
     ///
     /// # Panics
-    /// If [`Self::beside`] gives nothing.
+    /// If [`Self::as_async`] gives nothing.
     fn launch(&mut self, _batch: &Batch, _input: &[f32]) -> Result<(), Error> {
         panic!("the host runs the steps of {self:?}");
     }

@@ -7,7 +7,7 @@
 
 use crate::Error;
 use crate::metrics::DispatchMetrics;
-use crate::{Batch, Beside, Executable};
+use crate::{AsyncExecutable, Batch, Executable};
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
 use std::sync::Arc;
@@ -40,8 +40,8 @@ impl Executable for Stages {
         Ok(rows)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        self.rest.last_mut().and_then(|last| last.beside())
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
+        self.rest.last_mut().and_then(|last| last.as_async())
     }
 
     /// The parts before the last run here, as each takes what the one before gives.

@@ -8,7 +8,7 @@ mod tiny;
 
 use quantized::{write_quantized, write_quantized_experts};
 use realizar_quant::BlockType;
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, PAGE_LEN, Request, Sink};
 use realizar_runtime::sampling::{Sampler, SamplingParams};
@@ -99,19 +99,19 @@ fn steps_allocate_nothing(backend: &CpuBackend) {
         let runner = model.runner();
         let seq = runner.new_sequence();
         let tokens: Vec<u32> = (3..35).collect();
-        let mut step = |tokens: &[u32], role| {
-            let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+        let mut step = |tokens: &[u32], phase| {
+            let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
             let before = N_ALLOCATIONS.load(Ordering::Relaxed);
             let best = runner.step(&[step]).unwrap().row(0, 0)[0];
             assert!(best.is_finite());
             N_ALLOCATIONS.load(Ordering::Relaxed) - before
         };
-        step(&tokens, Role::Prompt);
-        step(&tokens[..1], Role::Generated);
+        step(&tokens, Phase::Prefill);
+        step(&tokens[..1], Phase::Decode);
         // The steps cross page borders, and windows give pages back.
-        let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Role::Generated)).sum();
+        let n: usize = (0..100).map(|i| step(&tokens[i % 32..][..1], Phase::Decode)).sum();
         assert_eq!(n, 0, "{path:?}: allocations of 100 generated tokens");
-        assert_eq!(step(&tokens, Role::Prompt), 0, "{path:?}: allocations of a prompt");
+        assert_eq!(step(&tokens, Phase::Prefill), 0, "{path:?}: allocations of a prompt");
     }
 }
 
@@ -126,15 +126,15 @@ fn steps_behind_an_image_allocate_nothing(backend: &CpuBackend) {
         let seq = runner.new_sequence();
         let mut prompt = Prompt::from(vec![5, 6]);
         prompt.push_embeddings(Arc::new(image));
-        let mut step = |rows: Rows<'_>, role| {
-            let step = Chunk { seq: &seq, rows, role, outputs: Outputs::Last };
+        let mut step = |rows: Rows<'_>, phase| {
+            let step = Chunk { seq: &seq, rows, phase, outputs: Outputs::Last };
             let before = N_ALLOCATIONS.load(Ordering::Relaxed);
             assert!(runner.step(&[step]).unwrap().row(0, 0)[0].is_finite());
             N_ALLOCATIONS.load(Ordering::Relaxed) - before
         };
-        step(prompt.rows(), Role::Prompt);
-        step((&[7]).into(), Role::Generated);
-        let n: usize = (0..100).map(|i| step((&[3 + i]).into(), Role::Generated)).sum();
+        step(prompt.rows(), Phase::Prefill);
+        step((&[7]).into(), Phase::Decode);
+        let n: usize = (0..100).map(|i| step((&[3 + i]).into(), Phase::Decode)).sum();
         assert_eq!(n, 0, "{name}: allocations of 100 generated tokens behind an image");
     }
 }

@@ -6,6 +6,7 @@
 //! | types | used by |
 //! |---|---|
 //! | [`Activation`], [`NormKind`], [`RopeStyle`] | dense layers |
+//! | [`Phase`] | the arithmetic of a row |
 //! | [`Scoring`], [`Groups`] | routing of mixture-of-experts layers |
 //! | [`ShortlistRow`], [`Shortlist`], [`ShareScale`], [`NextToken`] | sampling on a device |
 //!
@@ -22,12 +23,14 @@
 mod activation;
 mod experts;
 mod norm;
+mod phase;
 mod rope;
 mod shortlist;
 
 pub use activation::Activation;
 pub use experts::{Groups, Scoring};
 pub use norm::NormKind;
+pub use phase::Phase;
 pub use rope::RopeStyle;
 pub use shortlist::{
     DrawOfBest, NextToken, ShareScale, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,

@@ -6,8 +6,8 @@ use super::linear::{self, LinearScratch, LinearStep};
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
+use super::phases::FineRows;
 use super::recurrent::States;
-use super::roles::FineRows;
 use crate::Error;
 use crate::metrics::{DispatchMetrics, OpClass};
 use crate::{Arithmetic, Batch, Executable, ExecutableOptions};
@@ -338,7 +338,7 @@ impl CpuExecutable {
                         Reach::Causal => None,
                         Reach::OfRow => batch.reaches_of(&seq),
                     },
-                    generated: seq.first_row < batch.n_generated,
+                    generated: seq.first_row < batch.n_decode,
                 }
             });
             kernels::attention(
@@ -581,7 +581,7 @@ mod tests {
             let mut executable = load_plan_on(tier, plan, weights, Arithmetic::Auto);
             // A decode row, then three of a prompt.
             let positions = POSITIONS.to_vec();
-            let whole = Batch { n_generated: 1, positions, ..batch(4, &[0, 1, 3]) };
+            let whole = Batch { n_decode: 1, positions, ..batch(4, &[0, 1, 3]) };
             let out = executable.run(&whole, &x).unwrap().to_vec();
             for (found, row) in out.chunks(OUT).zip([0_usize, 1, 3]) {
                 let x = &x[row * COLS..][..COLS];
@@ -600,9 +600,9 @@ mod tests {
                 assert_eq!(worst > 1.0 / 254.0 / 254.0, !fine, "row {row}, {early}: {worst}");
             }
             // Alone it has the same bits.
-            for (row, n_generated) in [(0, 1), (1, 0), (3, 0)] {
+            for (row, n_decode) in [(0, 1), (1, 0), (3, 0)] {
                 let positions = vec![POSITIONS[row]];
-                let alone = Batch { n_generated, positions, ..batch(1, &[0]) };
+                let alone = Batch { n_decode, positions, ..batch(1, &[0]) };
                 let found = executable.run(&alone, &x[row * COLS..][..COLS]).unwrap();
                 let place = if row == 3 { 2 } else { row };
                 assert_eq!(found, &out[place * OUT..][..OUT], "row {row}");

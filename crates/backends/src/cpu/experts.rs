@@ -1,12 +1,12 @@
 //! Layers of which a row uses a few experts: the choice, the products, and their sum.
 //!
-//! Products have the arithmetic that linear steps have, by the role of each row. Rows are sorted by
+//! Products have the arithmetic that linear steps have, by the phase of each row. Rows are sorted by
 //! expert in memory that is sized at load.
 
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
-use super::roles::{RoleRows, packed_arithmetics};
+use super::phases::{RoleRows, packed_arithmetics};
 use crate::Arithmetic;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
@@ -191,15 +191,15 @@ impl ExpertStep<'_> {
         memory: &mut ExpertMemory,
     ) {
         let ExpertLinear { prologue, parts, n_experts, n_chosen, n_in } = linear;
-        let ways = |role: usize| {
+        let ways = |phase: usize| {
             move |part: &ExpertPart| {
-                ways(self.weights.get(part.weight), self.arithmetic, self.tier)[role]
+                ways(self.weights.get(part.weight), self.arithmetic, self.tier)[phase]
             }
         };
         let is_one = parts.iter().all(|part| ways(0)(part) == ways(1)(part));
         // Decode rows and prefill rows apart where a part meets them in different ways.
-        for (role, run) in self.rows.runs([0, usize::from(!is_one)]) {
-            let way = ways(role);
+        for (phase, run) in self.rows.runs([0, usize::from(!is_one)]) {
+            let way = ways(phase);
             let n_rows = self.rows.n_rows;
             let routes = step.inputs.last().expect("experts have routes");
             let (x, up) = (&step.inputs[0], &step.inputs[1]);

@@ -1,10 +1,10 @@
 //! The linear step: prologue, matrix product in the arithmetic of each row's
-//! role, bias and residual.
+//! phase, bias and residual.
 
 use super::memory::Arena;
 use super::names;
 use super::packed::PackedWeights;
-use super::roles::{RoleRows, Run, packed_arithmetics};
+use super::phases::{RoleRows, Run, packed_arithmetics};
 use crate::Arithmetic;
 use realizar_kernels_cpu as kernels;
 use realizar_kernels_cpu::{
@@ -197,7 +197,7 @@ impl LinearStep<'_> {
                 if !fused && parts.iter().any(is_packed) {
                     products.quantized.quantize_in_planes(self.team, self.tier, x, fine);
                 }
-                self.multiply(parts, run.n_generated, x, residual, out, products);
+                self.multiply(parts, run.n_decode, x, residual, out, products);
             }
         }
     }
@@ -329,7 +329,7 @@ impl LinearStep<'_> {
     fn multiply(
         &self,
         parts: &[LinearPart],
-        n_generated: usize,
+        n_decode: usize,
         x: Rows<'_>,                // [n_rows, in]
         residual: Option<Rows<'_>>, // [n_rows, out]
         mut out: RowsMut<'_>,       // [n_rows, out]
@@ -350,7 +350,7 @@ impl LinearStep<'_> {
                 let (team, tier) = (self.team, self.tier);
                 kernels::matmul_packed(team, tier, matrices, quantized, out, packed, &epilogue);
             } else {
-                self.multiply_floats(run, n_generated, x, out, &epilogue, panels);
+                self.multiply_floats(run, n_decode, x, out, &epilogue, panels);
             }
         }
     }
@@ -371,7 +371,7 @@ impl LinearStep<'_> {
     fn multiply_floats(
         &self,
         parts: &[LinearPart],
-        n_generated: usize,
+        n_decode: usize,
         x: Rows<'_>,          // [n_rows, in]
         mut out: RowsMut<'_>, // [n_rows, out of the parts]
         epilogue: &Epilogue<'_>,
@@ -379,8 +379,8 @@ impl LinearStep<'_> {
     ) {
         let matrices = each(parts, |part| self.matrix(part));
         let matrices = &matrices[..parts.len()];
-        let n_generated = match self.arithmetic {
-            Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => n_generated,
+        let n_decode = match self.arithmetic {
+            Arithmetic::Auto if self.form(&parts[0]) == Form::Floats => n_decode,
             Arithmetic::Auto | Arithmetic::F32 => 0,
         };
         let n_rows = x.n_rows();
@@ -389,13 +389,13 @@ impl LinearStep<'_> {
             residual: epilogue.residual.map(|residual| residual.slice_rows(rows)),
             ..*epilogue
         };
-        if n_generated > 0 {
-            let rows = 0..n_generated;
+        if n_decode > 0 {
+            let rows = 0..n_decode;
             let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
             kernels::matmul_rows(team, tier, matrices, x, out, &of_rows(rows));
         }
-        if n_generated < n_rows {
-            let rows = n_generated..n_rows;
+        if n_decode < n_rows {
+            let rows = n_decode..n_rows;
             let (x, out) = (x.slice_rows(rows.clone()), out.slice_rows(rows.clone()));
             kernels::matmul_f32(team, tier, matrices, x, out, panels, &of_rows(rows));
         }

@@ -9,8 +9,8 @@ mod linear;
 mod memory;
 mod names;
 mod packed;
+mod phases;
 mod recurrent;
-mod roles;
 
 use crate::Error;
 use crate::metrics::{DeviceKind, DispatchMetrics};

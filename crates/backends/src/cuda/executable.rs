@@ -15,7 +15,10 @@ use crate::DeviceFault;
 use crate::Error;
 use crate::gpu::weights::WeightLayout;
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
-use crate::{Arithmetic, Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants};
+use crate::{
+    Arithmetic, AsyncExecutable, Batch, Executable, ExecutableOptions, SampleLimits,
+    SampleRequests, Shortlist,
+};
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
@@ -173,7 +176,7 @@ impl<D: Device> CudaExecutable<D> {
         let all_wanted = self.plan.output.rows == RowDomain::Tokens || batch.outputs.len() == n;
         let limits = self.plan.limits;
         let most = limits.tokens.min(limits.outputs);
-        let fits = n <= most && batch.n_generated == n && all_wanted && batch.embedded.is_empty();
+        let fits = n <= most && batch.n_decode == n && all_wanted && batch.embedded.is_empty();
         fits.then(|| bucket(n).min(most))
     }
 
@@ -349,7 +352,7 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Queues the making of the shortlists that are wanted of the output.
-    fn queue_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+    fn queue_wants(&mut self, batch: &Batch, wants: &SampleRequests) -> Result<(), kernels::Error> {
         let n_rows = self.output_rows(batch);
         assert_eq!(wants.n_rows(), n_rows, "rows of the output");
         if let Some(lists) = self.lists.as_mut().filter(|_| wants.n_shortlists() > 0) {
@@ -368,7 +371,7 @@ impl<D: Device> CudaExecutable<D> {
     fn queue_next(
         &mut self,
         batch: &Batch,
-        wants: &Wants,
+        wants: &SampleRequests,
         next: &Batch,
         sources: &[(usize, NextToken)],
     ) -> Result<(), kernels::Error> {
@@ -383,7 +386,11 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Copies the shortlists of a step after which the next one was launched.
-    fn bring_lists(&mut self, wants: &Wants, made: &D::Event) -> Result<(), kernels::Error> {
+    fn bring_lists(
+        &mut self,
+        wants: &SampleRequests,
+        made: &D::Event,
+    ) -> Result<(), kernels::Error> {
         let lists = self.lists.as_mut().expect("its output is logits");
         // The step's own stream is busy with the next step.
         self.store.device.wait(&self.reading, made)?;
@@ -392,7 +399,7 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Computes and copies what is wanted of the output.
-    fn bring_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+    fn bring_wants(&mut self, batch: &Batch, wants: &SampleRequests) -> Result<(), kernels::Error> {
         if let Some(made) = self.ahead.take() {
             self.bring_lists(wants, &made)?;
             // The next step begins where this one ends.
@@ -429,7 +436,7 @@ impl<D: Device> CudaExecutable<D> {
     }
 
     /// Reads an output row whose shortlist was made.
-    fn whole_row(&mut self, wants: &Wants, row: usize) -> Result<(), kernels::Error> {
+    fn whole_row(&mut self, wants: &SampleRequests, row: usize) -> Result<(), kernels::Error> {
         let Place { start, width, .. } = self.plan.output;
         let lists = self.lists.as_mut().expect("a shortlist was made of the row");
         self.values.read(&self.store.stream, 4 * (start + row * width), &mut lists.row)?;
@@ -469,12 +476,12 @@ impl<D: Device> CudaExecutable<D> {
     }
 }
 
-impl<D: Device> Beside for CudaExecutable<D> {
-    fn offer(&self) -> Offer {
-        self.lists.as_ref().expect("its output is logits").offer()
+impl<D: Device> AsyncExecutable for CudaExecutable<D> {
+    fn sample_limits(&self) -> SampleLimits {
+        self.lists.as_ref().expect("its output is logits").sample_limits()
     }
 
-    fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
+    fn collect(&mut self, batch: &Batch, wants: &SampleRequests) -> Result<(), Error> {
         self.bring_wants(batch, wants).map_err(|e| self.error(&e))
     }
 
@@ -486,7 +493,7 @@ impl<D: Device> Beside for CudaExecutable<D> {
     fn launch_next(
         &mut self,
         batch: &Batch,
-        wants: &Wants,
+        wants: &SampleRequests,
         next: &Batch,
         sources: &[(usize, NextToken)],
     ) -> Result<(), Error> {
@@ -509,7 +516,7 @@ impl<D: Device> Beside for CudaExecutable<D> {
         self.lists.as_ref().expect("log-probabilities were wanted").logprobs(idx)
     }
 
-    fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
+    fn read_row(&mut self, wants: &SampleRequests, row: usize) -> Result<&[f32], Error> {
         self.whole_row(wants, row).map_err(|e| self.error(&e))?;
         Ok(&self.lists.as_ref().expect("a shortlist was made of the row").row)
     }
@@ -531,7 +538,7 @@ impl<D: Device> Executable for CudaExecutable<D> {
         &self.output[self.hidden.clone()]
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
         if self.lists.is_some() { Some(self) } else { None }
     }
 

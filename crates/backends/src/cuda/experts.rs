@@ -4,7 +4,8 @@
 //! decode rows where enough of them share an expert.
 
 use super::products::{Form, form};
-use super::steps::{Launcher, Role};
+use super::steps::Launcher;
+use crate::Phase;
 use crate::gpu::weights::matrix_type;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
@@ -95,14 +96,14 @@ impl<D: Device> Launcher<'_, D> {
         kernels::route(self.kernels, self.stream(), &routing, scores, out)
     }
 
-    /// Products of the rows of a role with their experts.
+    /// Products of the rows of a phase with their experts.
     pub(super) fn experts(
         &self,
         step: &Step,
         linear: &ExpertLinear,
-        role: Role,
+        phase: Phase,
     ) -> Result<(), Error> {
-        let rows = self.of_role(step.output.rows, role);
+        let rows = self.of_phase(step.output.rows, phase);
         if rows.is_empty() {
             return Ok(());
         }
@@ -112,15 +113,15 @@ impl<D: Device> Launcher<'_, D> {
         let out = self.rows(&step.output, rows.clone());
         let room = self.experts.0.as_ref().expect("there is room for pairs");
         let n_pairs = rows.len() * n_chosen;
-        let tiles = match role {
-            Role::Generated => is_worth_sorting(n_pairs, n_experts).then_some(PairTiles::Decode),
-            Role::Prompt => Some(PairTiles::for_prefill(n_pairs, n_experts)),
+        let tiles = match phase {
+            Phase::Decode => is_worth_sorting(n_pairs, n_experts).then_some(PairTiles::Decode),
+            Phase::Prefill => Some(PairTiles::for_prefill(n_pairs, n_experts)),
         };
         let sort = |tiles| kernels::sort_by_expert(kernels, stream, routes, n_experts, tiles, room);
         let sorted = tiles.map(sort).transpose()?;
         let matrix = |part: &ExpertPart| self.weights.table(part.weight);
         let has_own = x.n_cols() != linear.n_in;
-        let form = |part: &ExpertPart| match form(self.arithmetic, role, matrix(part).ty()) {
+        let form = |part: &ExpertPart| match form(self.arithmetic, phase, matrix(part).ty()) {
             // What begins inside of a step of columns is multiplied in F32.
             Form::Half(_) if has_own && !takes_own_halves(linear.n_in) => Form::F32,
             Form::Parts => Form::F32,
@@ -134,8 +135,8 @@ impl<D: Device> Launcher<'_, D> {
             let matrices: Vec<&Matrix<D>> = parts.iter().map(matrix).collect();
             let of = Of { matrices: &matrices, n_experts, routes, out };
             match form(&parts[0]) {
-                Form::F32 => match (role, sorted) {
-                    (Role::Prompt, Some(sorted)) => {
+                Form::F32 => match (phase, sorted) {
+                    (Phase::Prefill, Some(sorted)) => {
                         kernels::expert_matmul(kernels, stream, &of.linear(x), sorted)?;
                     }
                     _ => kernels::expert_matvec(kernels, stream, &of.linear(x), sorted)?,

@@ -1,11 +1,12 @@
-//! Products with weights. A row's role decides their arithmetic: decode rows are 8-bit integers where weights have
+//! Products with weights. A row's phase decides their arithmetic: decode rows are 8-bit integers where weights have
 //! integer levels, or BF16 where that is requested, and two parts of BF16 where weights are floats of 8 or 16 bits; rows of
 //! prompts meet weights on tensor cores in half precision, by the instructions of groups of warps (`wgmma`) where they are asked
 //! for and the weights' type has them. Sums are F32. F32 weights, the experts of other decode rows and
 //! F32 arithmetic stay in F32.
 
 use super::fused::{Fused, FusedSteps, Rounded};
-use super::steps::{Launcher, Role};
+use super::steps::Launcher;
+use crate::Phase;
 use crate::gpu::weights::matrix_type;
 use crate::{Arithmetic, ExecutableOptions};
 use realizar_kernels_cuda as kernels;
@@ -37,11 +38,11 @@ pub(super) enum Form {
 }
 
 /// The form of a product with a matrix of a type.
-pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
-    match (arithmetic, role) {
-        (Arithmetic::Auto, Role::Generated) if kernels::takes_quantized(ty) => Form::Quantized,
-        (Arithmetic::Auto, Role::Generated) if kernels::takes_parts(ty) => Form::Parts,
-        (Arithmetic::Auto, Role::Prompt) => half_type(ty).map_or(Form::F32, Form::Half),
+pub(super) fn form(arithmetic: Arithmetic, phase: Phase, ty: BlockType) -> Form {
+    match (arithmetic, phase) {
+        (Arithmetic::Auto, Phase::Decode) if kernels::takes_quantized(ty) => Form::Quantized,
+        (Arithmetic::Auto, Phase::Decode) if kernels::takes_parts(ty) => Form::Parts,
+        (Arithmetic::Auto, Phase::Prefill) => half_type(ty).map_or(Form::F32, Form::Half),
         _ => Form::F32,
     }
 }
@@ -50,10 +51,10 @@ pub(super) fn form(arithmetic: Arithmetic, role: Role, ty: BlockType) -> Form {
 pub(super) fn linear_form(
     arithmetic: Arithmetic,
     has_wgmma: bool,
-    role: Role,
+    phase: Phase,
     ty: BlockType,
 ) -> Form {
-    match form(arithmetic, role, ty) {
+    match form(arithmetic, phase, ty) {
         Form::Half(half) if has_wgmma && WgmmaKernels::<Driver>::takes(ty) => Form::Wgmma(half),
         form => form,
     }
@@ -117,9 +118,9 @@ impl ProductRoom {
         let is_linear = |step: &Step| matches!(step.op, Op::Linear { .. });
         let widest_of = |is_one: &dyn Fn(&Step) -> bool, is_form: &dyn Fn(Form) -> bool| {
             let takes = |step: &&Step| {
-                let forms = [Role::Generated, Role::Prompt].map(|role| {
+                let forms = [Phase::Decode, Phase::Prefill].map(|phase| {
                     let has_wgmma = has_wgmma && is_linear(step);
-                    let form = |ty| linear_form(options.arithmetic, has_wgmma, role, ty);
+                    let form = |ty| linear_form(options.arithmetic, has_wgmma, phase, ty);
                     types(step, weights).any(|ty| is_form(form(ty)))
                 });
                 is_one(step) && forms.contains(&true)
@@ -242,18 +243,18 @@ impl<'a, D: Device> Launcher<'a, D> {
     pub(super) fn gates(&self, idx: usize) -> bool {
         let rows = self.plan.steps[idx].output.rows;
         matches!(self.fused.steps[idx], Fused::Gates { .. })
-            && self.of_role(rows, Role::Generated).len() <= MAX_GATED_ROWS
+            && self.of_phase(rows, Phase::Decode).len() <= MAX_GATED_ROWS
     }
 
-    /// The rows of a role that the steps before linear step `idx` have quantized for it.
+    /// The rows of a phase that the steps before linear step `idx` have quantized for it.
     fn quantized_before(
         &self,
         idx: usize,
-        role: Role,
+        phase: Phase,
         x: &Rows<'_, D>,
     ) -> Option<Quantized<'a, D>> {
         let is_quantized =
-            role == Role::Generated && idx > 0 && self.fused.steps[idx - 1].quantizes();
+            phase == Phase::Decode && idx > 0 && self.fused.steps[idx - 1].quantizes();
         let is_gated = idx > 1 && self.gates(idx - 2);
         match &self.products.gated {
             Some(room) if is_quantized && is_gated => Some(room.rows(x.n_rows(), x.n_cols())),
@@ -314,7 +315,7 @@ impl<'a, D: Device> Launcher<'a, D> {
         up_first: bool,
     ) -> Result<(), Error> {
         let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
-        let rows = self.of_role(step.output.rows, Role::Prompt);
+        let rows = self.of_phase(step.output.rows, Phase::Prefill);
         if rows.is_empty() {
             return Ok(());
         }
@@ -344,19 +345,19 @@ impl<'a, D: Device> Launcher<'a, D> {
 
     /// The form of the products of prefill rows with a matrix of a type.
     fn prompt_form(&self, ty: BlockType) -> Form {
-        linear_form(self.arithmetic, self.products.grouped.is_some(), Role::Prompt, ty)
+        linear_form(self.arithmetic, self.products.grouped.is_some(), Phase::Prefill, ty)
     }
 
     /// Products of the decode rows with the matrix of a step, and the gated activation after it.
     pub(super) fn gated(&self, (idx, step): (usize, &Step), up_first: bool) -> Result<(), Error> {
         let (kernels, stream, next) = (self.kernels, self.stream(), &self.plan.steps[idx + 1]);
-        let rows = self.of_role(step.output.rows, Role::Generated);
+        let rows = self.of_phase(step.output.rows, Phase::Decode);
         if rows.is_empty() {
             return Ok(());
         }
         let Op::GatedAct(act) = &next.op else { unreachable!("a gated activation") };
         let x = self.rows(&step.inputs[0], rows.clone());
-        let quantized = match self.quantized_before(idx, Role::Generated, &x) {
+        let quantized = match self.quantized_before(idx, Phase::Decode, &x) {
             Some(quantized) => quantized,
             None => {
                 let to = self.products.quantized(0, &x);
@@ -381,14 +382,14 @@ impl<'a, D: Device> Launcher<'a, D> {
         kernels::gated_quantized(kernels, stream, &gated)
     }
 
-    /// Products of the rows of a role with the matrices of a step.
+    /// Products of the rows of a phase with the matrices of a step.
     pub(super) fn linear(
         &self,
         (idx, step): (usize, &Step),
-        role: Role,
+        phase: Phase,
         residual: bool,
     ) -> Result<(), Error> {
-        let rows = self.of_role(step.output.rows, role);
+        let rows = self.of_phase(step.output.rows, phase);
         if rows.is_empty() {
             return Ok(());
         }
@@ -405,17 +406,17 @@ impl<'a, D: Device> Launcher<'a, D> {
         });
         let wgmma = self.products.grouped.as_ref();
         let of = |part: &Part<'_, D>| {
-            linear_form(self.arithmetic, wgmma.is_some(), role, part.matrix.ty())
+            linear_form(self.arithmetic, wgmma.is_some(), phase, part.matrix.ty())
         };
         let (mut rounded, mut grouped, mut in_parts) = (None, None, None);
-        if role == Role::Prompt && idx > 0 && self.fused.rounded[idx - 1].is_for_product() {
+        if phase == Phase::Prefill && idx > 0 && self.fused.rounded[idx - 1].is_for_product() {
             match self.rounded_for(idx, first_row, &x) {
                 ProductRows::Halves(to) => rounded = Some((to.ty(), to)),
                 ProductRows::Grouped(to) => grouped = Some((to.ty(), to)),
                 ProductRows::Quantized(_) => unreachable!("prefill rows are not quantized"),
             }
         }
-        let mut quantized = self.quantized_before(idx, role, &x);
+        let mut quantized = self.quantized_before(idx, phase, &x);
         let mut next = parts.next();
         while let Some(part) = next.take() {
             let Part { matrix, bias, first } = part;
@@ -426,9 +427,9 @@ impl<'a, D: Device> Launcher<'a, D> {
                 Form::F32 => {
                     let (residual, out) = ends(width);
                     let linear = Linear { matrix, x, bias, residual, out };
-                    match role {
-                        Role::Generated => kernels::matvec(kernels, stream, &linear)?,
-                        Role::Prompt => kernels::matmul(kernels, stream, &linear)?,
+                    match phase {
+                        Phase::Decode => kernels::matvec(kernels, stream, &linear)?,
+                        Phase::Prefill => kernels::matmul(kernels, stream, &linear)?,
                     }
                     next = parts.next();
                 }

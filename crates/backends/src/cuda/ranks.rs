@@ -11,8 +11,8 @@ use crate::DeviceFault;
 use crate::Error;
 use crate::metrics::DispatchMetrics;
 use crate::{
-    Backend, Batch, Beside, Executable, ExecutableOptions, FreeMemory, MemoryUse, Offer, Shortlist,
-    Wants,
+    AsyncExecutable, Backend, Batch, Executable, ExecutableOptions, FreeMemory, MemoryUse,
+    SampleLimits, SampleRequests, Shortlist,
 };
 use realizar_base::{ByteSize, panics};
 use realizar_formats::FileWatch;
@@ -345,12 +345,12 @@ impl<D: Device> Drop for Ranks<D> {
     }
 }
 
-impl<D: Device> Beside for Ranks<D> {
-    fn offer(&self) -> Offer {
-        self.first.offer()
+impl<D: Device> AsyncExecutable for Ranks<D> {
+    fn sample_limits(&self) -> SampleLimits {
+        self.first.sample_limits()
     }
 
-    fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
+    fn collect(&mut self, batch: &Batch, wants: &SampleRequests) -> Result<(), Error> {
         let collected = self.first.collect(batch, wants);
         self.of_all(collected)
     }
@@ -367,7 +367,7 @@ impl<D: Device> Beside for Ranks<D> {
         self.first.logprobs(idx)
     }
 
-    fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
+    fn read_row(&mut self, wants: &SampleRequests, row: usize) -> Result<&[f32], Error> {
         self.first.read_row(wants, row)
     }
 }
@@ -380,8 +380,8 @@ impl<D: Device> Executable for Ranks<D> {
         Ok(self.first.rows())
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        if self.first.beside().is_some() { Some(self) } else { None }
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
+        if self.first.as_async().is_some() { Some(self) } else { None }
     }
 
     fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), Error> {

@@ -3,10 +3,10 @@
 use super::experts::PairRoom;
 use super::fused::{self, FusedSteps, InBf16};
 use super::products::{Choices, Form, ProductRoom, form, linear_form};
-use super::steps::Role;
 use super::words::{Lists, Places};
 use super::{kv_spec, recurrent, shortlists};
 use crate::ExecutableOptions;
+use crate::Phase;
 use crate::gpu::weights::WeightLayout;
 use realizar_kernels_cuda::{AttentionScratch, Driver, HalfType, RankRows};
 use realizar_kvcache::KvLayout;
@@ -114,7 +114,7 @@ impl Room {
             head_dim,
             max_kv_len: options.max_seq_len,
         });
-        let is_quantized = |ty| form(options.arithmetic, Role::Generated, ty) == Form::Quantized;
+        let is_quantized = |ty| form(options.arithmetic, Phase::Decode, ty) == Form::Quantized;
         let steps = fused::find(plan, |idx| match &plan.steps[idx].op {
             Op::Linear { .. } => {
                 fused::n_quantized(layout.linear(idx, weights).map(|(ty, ..)| is_quantized(ty)))
@@ -123,7 +123,7 @@ impl Room {
         });
         let rounded = fused::find_rounded(plan, |idx| {
             let Op::Linear { .. } = &plan.steps[idx].op else { return None };
-            let form = |ty| linear_form(options.arithmetic, choices.has_wgmma, Role::Prompt, ty);
+            let form = |ty| linear_form(options.arithmetic, choices.has_wgmma, Phase::Prefill, ty);
             let mut forms = layout.linear(idx, weights).map(|(ty, ..)| form(ty));
             let first = forms.next()?;
             let is_grouped = first == Form::Wgmma(HalfType::BF16);

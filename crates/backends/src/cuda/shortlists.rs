@@ -2,7 +2,7 @@
 
 use super::room::f32_bytes;
 use super::words::SOURCE_WORDS;
-use crate::{ExecutableOptions, Few, Offer, Wanted, Wants};
+use crate::{ExecutableOptions, RowOutput, SampleLimits, SampleRequests, TopKRequest};
 use realizar_kernels_cuda::{
     Device, Driver, Error, Kernels, List, Rows, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,
     ShortlistScratch, Shortlists,
@@ -88,8 +88,8 @@ impl<D: Device> RowLists<D> {
         host_bytes(self.row.len(), self.max_rows)
     }
 
-    pub(super) fn offer(&self) -> Offer {
-        Offer {
+    pub(super) fn sample_limits(&self) -> SampleLimits {
+        SampleLimits {
             max_rows: self.max_rows,
             max_best: Shortlists::<D>::MAX_BEST as usize,
             max_listed: Shortlists::<D>::MAX_LISTED as usize,
@@ -102,15 +102,15 @@ impl<D: Device> RowLists<D> {
         &mut self,
         kernels: &Kernels<D>,
         stream: &D::Stream,
-        wants: &Wants,
+        wants: &SampleRequests,
         logits: Rows<'_, D>, // [n_rows, width]
     ) -> Result<u64, Error> {
         self.lists.clear();
         self.logprobs.clear();
         let scale = LogSoftmax::share_scale();
         for (row, wanted) in wants.rows().enumerate() {
-            let Wanted::Shortlist(of) = wanted else { continue };
-            let Few { n_best, n_tokens, shares, logprobs, .. } = of.few;
+            let RowOutput::Shortlist(of) = wanted else { continue };
+            let TopKRequest { n_best, n_tokens, shares, logprobs, .. } = of.contents;
             self.lists.push(&ShortlistRow {
                 row: row as u32,
                 n_best: n_best as u32,
@@ -180,8 +180,8 @@ impl<D: Device> RowLists<D> {
     }
 
     /// Gives the row that was read the logits that were taken out of it.
-    pub(super) fn put_back(&mut self, wants: &Wants, row: usize) {
-        let (Wanted::Shortlist(of), idx) = wants.row(row) else { return };
+    pub(super) fn put_back(&mut self, wants: &SampleRequests, row: usize) {
+        let (RowOutput::Shortlist(of), idx) = wants.row(row) else { return };
         let taken = wants.listed(&of).iter().zip(self.lists.list(idx).listed);
         taken.for_each(|(&id, &bits)| self.row[id as usize] = f32::from_bits(bits));
     }

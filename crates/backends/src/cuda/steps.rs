@@ -7,6 +7,7 @@ use super::recurrent::{States, delta_spec};
 use super::store::{DeviceWeights, Store};
 use super::words::{Counts, Places, SEQ_WORDS};
 use crate::Arithmetic;
+use crate::Phase;
 use crate::gpu::weights::VectorKey;
 use realizar_kernels_cuda as kernels;
 use realizar_kernels_cuda::{
@@ -49,15 +50,6 @@ pub(super) struct Launcher<'a, D: Device> {
     pub(super) is_captured: bool,
 }
 
-/// Which rows of a step a product is of: their role decides its arithmetic.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Role {
-    /// Generated tokens.
-    Generated,
-    /// Prefill rows.
-    Prompt,
-}
-
 impl<'a, D: Device> Launcher<'a, D> {
     pub(super) fn stream(&self) -> &'a D::Stream {
         &self.store.stream
@@ -71,15 +63,15 @@ impl<'a, D: Device> Launcher<'a, D> {
         }
     }
 
-    /// The rows of a role in a domain.
-    pub(super) fn of_role(&self, rows: RowDomain, role: Role) -> Range<usize> {
-        let n_generated = match rows {
+    /// The rows of a phase in a domain.
+    pub(super) fn of_phase(&self, rows: RowDomain, phase: Phase) -> Range<usize> {
+        let n_decode = match rows {
             RowDomain::Tokens => self.counts.generated,
             RowDomain::Outputs => self.counts.generated_outputs,
         };
-        match role {
-            Role::Generated => 0..n_generated,
-            Role::Prompt => n_generated..self.all(rows).end,
+        match phase {
+            Phase::Decode => 0..n_decode,
+            Phase::Prefill => n_decode..self.all(rows).end,
         }
     }
 
@@ -117,33 +109,33 @@ impl<'a, D: Device> Launcher<'a, D> {
         let is_made = idx > 0 && self.gates(idx - 1);
         let is_quantized = self.fused.steps[idx].quantizes();
         let is_rounded = self.fused.rounded[idx].is_for_product();
-        // Attention has launches of its own for each role, which do so.
+        // Attention has launches of its own for each phase, which do so.
         let is_attention = matches!(step.op, Op::Attention(_));
         if is_attention || !is_made && !is_quantized && !is_rounded {
             return self.plain(idx, step, all);
         }
-        let of_role = |role| self.of_role(step.output.rows, role);
-        let (generated, prompt) = (of_role(Role::Generated), of_role(Role::Prompt));
+        let of_phase = |phase| self.of_phase(step.output.rows, phase);
+        let (generated, prompt) = (of_phase(Phase::Decode), of_phase(Phase::Prefill));
         if !is_made && is_quantized {
-            self.for_product(idx, step, Role::Generated, generated)?;
+            self.for_product(idx, step, Phase::Decode, generated)?;
         } else if !is_made {
             self.plain(idx, step, generated)?;
         }
         if self.is_prompt_gated(idx) {
             Ok(())
         } else if is_rounded {
-            self.for_product(idx, step, Role::Prompt, prompt)
+            self.for_product(idx, step, Phase::Prefill, prompt)
         } else {
             self.plain(idx, step, prompt)
         }
     }
 
-    /// Queues a norm or an activation of the rows of a role in the form that the product behind it takes.
+    /// Queues a norm or an activation of the rows of a phase in the form that the product behind it takes.
     fn for_product(
         &self,
         idx: usize,
         step: &Step,
-        role: Role,
+        phase: Phase,
         rows: Range<usize>,
     ) -> Result<(), Error> {
         if rows.is_empty() {
@@ -152,9 +144,9 @@ impl<'a, D: Device> Launcher<'a, D> {
         let (kernels, stream, first) = (self.kernels, self.stream(), rows.start);
         let input = |i: usize| self.rows(&step.inputs[i], rows.clone());
         let (x, out) = (input(0), self.rows(&step.output, rows.clone()));
-        let (to, out) = match role {
-            Role::Generated => (self.products.quantized(first, &out).into(), Some(out)),
-            Role::Prompt => {
+        let (to, out) = match phase {
+            Phase::Decode => (self.products.quantized(first, &out).into(), Some(out)),
+            Phase::Prefill => {
                 let is_read = self.fused.rounded[idx] == Rounded::Too;
                 (self.rounded_for(idx + 1, first, &out), is_read.then_some(out))
             }
@@ -222,13 +214,13 @@ impl<'a, D: Device> Launcher<'a, D> {
                 // gated may lie where they are, which nothing else reads.
                 match self.fused.rounded[idx] {
                     Rounded::Gates { up_first } => self.gated_prompt((idx, step), up_first)?,
-                    _ => self.linear((idx, step), Role::Prompt, *residual)?,
+                    _ => self.linear((idx, step), Phase::Prefill, *residual)?,
                 }
                 match self.fused.steps[idx] {
                     Fused::Gates { up_first } if self.gates(idx) => {
                         self.gated((idx, step), up_first)
                     }
-                    _ => self.linear((idx, step), Role::Generated, *residual),
+                    _ => self.linear((idx, step), Phase::Decode, *residual),
                 }
             }
             Op::Rope { head_dim, style } => {
@@ -267,8 +259,8 @@ impl<'a, D: Device> Launcher<'a, D> {
             }
             Op::Route(route) => self.route(route, input(0), out),
             Op::ExpertLinear(linear) => {
-                self.experts(step, linear, Role::Generated)?;
-                self.experts(step, linear, Role::Prompt)
+                self.experts(step, linear, Phase::Decode)?;
+                self.experts(step, linear, Phase::Prefill)
             }
             Op::AllReduce { residual } => {
                 let residual = residual.then(|| input(1));

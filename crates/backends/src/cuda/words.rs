@@ -175,7 +175,7 @@ impl Words {
     pub(super) fn fill(&mut self, batch: &Batch, n_rows: usize) -> Counts {
         let n = batch.n_rows();
         assert!(n <= n_rows && n_rows <= self.places.limits.tokens, "{n} of {n_rows} rows");
-        assert!(n == n_rows || batch.n_generated == n, "rows of prompts are not filled up");
+        assert!(n == n_rows || batch.n_decode == n, "rows of prompts are not filled up");
         self.words.truncate(self.places.tables);
         let Places { tokens, positions, outputs, seq_of_row, .. } = self.places;
         self.list(tokens, &batch.tokens, n_rows, |_| 0);
@@ -200,7 +200,7 @@ impl Words {
         let added = n_rows - n;
         Counts {
             rows: n_rows,
-            generated: batch.n_generated + added,
+            generated: batch.n_decode + added,
             outputs: n_outputs,
             generated_outputs: batch.n_generated_outputs() + added,
             seqs: batch.seqs.len() + added,
@@ -240,7 +240,7 @@ impl Words {
     /// The tiles of prompts, each with rows of one sequence.
     fn fill_tiles(&mut self, batch: &Batch) -> usize {
         let mut n_tiles = 0;
-        for seq in batch.seqs.iter().filter(|seq| seq.first_row >= batch.n_generated) {
+        for seq in batch.seqs.iter().filter(|seq| seq.first_row >= batch.n_decode) {
             for first in (0..seq.n_rows).step_by(TILE_ROWS) {
                 let n_rows = (seq.n_rows - first).min(TILE_ROWS);
                 let at = self.places.tiles + 2 * n_tiles;
@@ -316,7 +316,7 @@ mod tests {
         let mut batch = Batch::with_capacity(32, 1);
         batch.tokens = vec![5, 6];
         batch.positions = vec![5, 600];
-        batch.n_generated = 2;
+        batch.n_decode = 2;
         batch.outputs = vec![0, 1];
         batch.seqs = vec![
             BatchSeq { first_row: 0, n_rows: 1, first_pos: 5 },

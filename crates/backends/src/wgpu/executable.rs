@@ -11,7 +11,9 @@ use super::words::{GroupPlaces, RowCounts, Rows, Words, rows_at};
 use crate::Error;
 use crate::gpu::weights::WeightLayout;
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
-use crate::{Batch, Beside, Executable, ExecutableOptions, Offer, Shortlist, Wants};
+use crate::{
+    AsyncExecutable, Batch, Executable, ExecutableOptions, SampleLimits, SampleRequests, Shortlist,
+};
 use realizar_formats::FileWatch;
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
@@ -320,7 +322,11 @@ impl WgpuExecutable {
     }
 
     /// Submits the copies to the host of what is wanted of the output.
-    fn submit_wants(&mut self, batch: &Batch, wants: &Wants) -> Result<(), kernels::Error> {
+    fn submit_wants(
+        &mut self,
+        batch: &Batch,
+        wants: &SampleRequests,
+    ) -> Result<(), kernels::Error> {
         let mut recorder = self.gpu.record();
         let buffers = (&self.values, &self.readback);
         for rows in wants.whole_rows() {
@@ -358,7 +364,7 @@ impl WgpuExecutable {
     }
 
     /// Reads an output row whose shortlist was made.
-    fn whole_row(&mut self, wants: &Wants, row: usize) -> Result<(), kernels::Error> {
+    fn whole_row(&mut self, wants: &SampleRequests, row: usize) -> Result<(), kernels::Error> {
         let mut recorder = self.gpu.record();
         let buffers = (&self.values, &self.readback);
         let mut n = 0;
@@ -372,12 +378,12 @@ impl WgpuExecutable {
     }
 }
 
-impl Beside for WgpuExecutable {
-    fn offer(&self) -> Offer {
-        self.lists.as_ref().expect("its output is logits").offer()
+impl AsyncExecutable for WgpuExecutable {
+    fn sample_limits(&self) -> SampleLimits {
+        self.lists.as_ref().expect("its output is logits").sample_limits()
     }
 
-    fn collect(&mut self, batch: &Batch, wants: &Wants) -> Result<(), Error> {
+    fn collect(&mut self, batch: &Batch, wants: &SampleRequests) -> Result<(), Error> {
         assert_eq!(wants.n_rows(), self.output_rows(batch), "rows of the output");
         let collected =
             self.submit_wants(batch, wants).and_then(|()| self.finish(wants.n_shortlists()));
@@ -396,7 +402,7 @@ impl Beside for WgpuExecutable {
         self.lists.as_ref().expect("log-probabilities were wanted").logprobs(idx)
     }
 
-    fn read_row(&mut self, wants: &Wants, row: usize) -> Result<&[f32], Error> {
+    fn read_row(&mut self, wants: &SampleRequests, row: usize) -> Result<&[f32], Error> {
         self.whole_row(wants, row).map_err(|e| device_error(&self.name, &e))?;
         Ok(&self.lists.as_ref().expect("a shortlist was made of the row").row)
     }
@@ -413,7 +419,7 @@ impl Executable for WgpuExecutable {
         &self.output[self.hidden.clone()]
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
         if self.lists.is_some() { Some(self) } else { None }
     }
 

@@ -1,7 +1,7 @@
 //! Shortlists of the rows of logits that a step ends in.
 
 use super::room::f32_bytes;
-use crate::{ExecutableOptions, Few, Offer, Wanted, Wants};
+use crate::{ExecutableOptions, RowOutput, SampleLimits, SampleRequests, TopKRequest};
 use realizar_kernels_wgpu as kernels;
 use realizar_kernels_wgpu::{
     Buffer, Gpu, Kernel, Recorder, SharesOf, Shortlist, ShortlistLimits, ShortlistRow,
@@ -92,8 +92,8 @@ impl RowLists {
         host_bytes(self.row.len(), self.max_rows)
     }
 
-    pub(super) fn offer(&self) -> Offer {
-        Offer {
+    pub(super) fn sample_limits(&self) -> SampleLimits {
+        SampleLimits {
             max_rows: self.max_rows,
             max_best: Shortlists::MAX_BEST as usize,
             max_listed: Shortlists::MAX_LISTED as usize,
@@ -106,15 +106,15 @@ impl RowLists {
         &mut self,
         gpu: &Gpu,
         recorder: &mut Recorder<'_>,
-        wants: &Wants,
+        wants: &SampleRequests,
         mut each: impl FnMut(),
     ) -> Result<(), kernels::Error> {
         self.lists.clear();
         self.logprobs.clear();
         let scale = LogSoftmax::share_scale();
         for (row, wanted) in wants.rows().enumerate() {
-            let Wanted::Shortlist(of) = wanted else { continue };
-            let Few { n_best, n_tokens, shares, logprobs, .. } = of.few;
+            let RowOutput::Shortlist(of) = wanted else { continue };
+            let TopKRequest { n_best, n_tokens, shares, logprobs, .. } = of.contents;
             self.lists.push(&ShortlistRow {
                 row: row as u32,
                 n_best: n_best as u32,
@@ -154,8 +154,8 @@ impl RowLists {
     }
 
     /// Gives the row that was read the logits that were taken out of it.
-    pub(super) fn put_back(&mut self, wants: &Wants, row: usize) {
-        let (Wanted::Shortlist(of), idx) = wants.row(row) else { return };
+    pub(super) fn put_back(&mut self, wants: &SampleRequests, row: usize) {
+        let (RowOutput::Shortlist(of), idx) = wants.row(row) else { return };
         let taken = wants.listed(&of).iter().zip(self.lists.list(idx).listed);
         taken.for_each(|(&id, &bits)| self.row[id as usize] = f32::from_bits(bits));
     }

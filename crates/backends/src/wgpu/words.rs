@@ -57,7 +57,7 @@ impl RowCounts {
             [0, n, 0, generated, generated, n - generated]
         };
         let mut all = [0; RANGES];
-        all[..6].copy_from_slice(&ranges(batch.n_rows(), batch.n_generated));
+        all[..6].copy_from_slice(&ranges(batch.n_rows(), batch.n_decode));
         all[6..12].copy_from_slice(&ranges(batch.outputs.len(), batch.n_generated_outputs()));
         all[12..].copy_from_slice(&[0, batch.seqs.len() as u32]);
         Self(all)
@@ -304,7 +304,7 @@ impl Words {
         for (i, seq) in batch.seqs.iter().enumerate() {
             let rows = self.places.seq_of_row_at as usize + seq.first_row;
             self.words[rows..rows + seq.n_rows].fill(i as u32);
-            if seq.first_row < batch.n_generated {
+            if seq.first_row < batch.n_decode {
                 continue;
             }
             for first in (0..seq.n_rows).step_by(TILE_ROWS as usize) {
@@ -406,7 +406,7 @@ impl Words {
         let (items_at, first_item_at) = (splits.items_at as usize, splits.first_item_at as usize);
         let waves_at = splits.waves_at as usize;
         let mut n_items = 0;
-        for (row, &pos) in batch.positions[..batch.n_generated].iter().enumerate() {
+        for (row, &pos) in batch.positions[..batch.n_decode].iter().enumerate() {
             self.words[first_item_at + row] = n_items as u32;
             let of_row = first_seen(pos) as u32 / SPLIT..=pos / SPLIT;
             let n_of_row = of_row.clone().count() as u32;
@@ -444,7 +444,7 @@ mod tests {
         let mut batch = Batch::with_capacity(32, 1);
         batch.tokens = (100..122).collect();
         batch.positions = [5, 600].into_iter().chain(40..60).collect();
-        batch.n_generated = 2;
+        batch.n_decode = 2;
         batch.outputs = vec![0, 1, 21];
         batch.seqs = vec![
             BatchSeq { first_row: 0, n_rows: 1, first_pos: 5 },
@@ -533,7 +533,7 @@ mod tests {
         let mut batch = Batch::with_capacity(32, 1);
         batch.positions = vec![0, 1023, 255, 256, 511, 767];
         batch.tokens = vec![3; 6];
-        batch.n_generated = 6;
+        batch.n_decode = 6;
         let waves = |all: &[(u32, u32)]| -> Vec<Wave> {
             all.iter().map(|&(n_items, n_rows)| Wave { n_items, n_rows }).collect()
         };
@@ -585,7 +585,7 @@ mod tests {
             batch.seqs = seqs.collect();
             batch.tokens = vec![3; max_rows];
             batch.positions = vec![max_seq_len as u32 - 1; max_rows];
-            batch.n_generated = max_rows;
+            batch.n_decode = max_rows;
             batch.state_reads = vec![Some(0); n_seqs];
             batch.state_writes = vec![None; max_rows];
             let len = max_seq_len.div_ceil(PAGE_LEN).min(n_pages);

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use anyhow::Result;
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::metrics::{DispatchSnapshot, LatencySnapshot};
 use realizar_runtime::{BenchTest, ByteSize};
 use serde_json::json;
@@ -62,7 +62,7 @@ pub(crate) struct Args {
 
 /// `pp512`, `tg128 @ d2048` or `tg32 x16`.
 fn test_name(test: &BenchTest) -> String {
-    let kind = if test.role == Role::Prompt { "pp" } else { "tg" };
+    let kind = if test.phase == Phase::Prefill { "pp" } else { "tg" };
     let mut name = format!("{kind}{}", test.n_tokens);
     if test.batch > 1 {
         name.push_str(&format!(" x{}", test.batch));
@@ -90,13 +90,13 @@ fn named_tests(text: &str) -> Result<Named, String> {
 fn named_test(name: &str) -> Option<BenchTest> {
     let mut words = name.split_whitespace();
     let first = words.next()?;
-    let (role, n_tokens) = match (first.strip_prefix("pp"), first.strip_prefix("tg")) {
-        (Some(n), _) => (Role::Prompt, n),
-        (_, Some(n)) => (Role::Generated, n),
+    let (phase, n_tokens) = match (first.strip_prefix("pp"), first.strip_prefix("tg")) {
+        (Some(n), _) => (Phase::Prefill, n),
+        (_, Some(n)) => (Phase::Decode, n),
         _ => return None,
     };
     let number = |text: &str| text.parse::<usize>().ok();
-    let mut test = BenchTest { role, n_tokens: number(n_tokens)?, depth: 0, batch: 1 };
+    let mut test = BenchTest { phase, n_tokens: number(n_tokens)?, depth: 0, batch: 1 };
     let mut next = words.next();
     if let Some(batch) = next.and_then(|word| word.strip_prefix('x')) {
         test.batch = number(batch)?;
@@ -120,10 +120,10 @@ fn tests(args: &Args) -> Result<Vec<BenchTest>> {
             if batch == 0 {
                 return Err(ui::usage("--batch: must be at least 1"));
             }
-            for (role, lengths) in [(Role::Prompt, &args.n_prompt), (Role::Generated, &args.n_gen)]
+            for (phase, lengths) in [(Phase::Prefill, &args.n_prompt), (Phase::Decode, &args.n_gen)]
             {
                 let lengths = lengths.0.iter().filter(|&&n| n > 0);
-                tests.extend(lengths.map(|&n_tokens| BenchTest { role, n_tokens, depth, batch }));
+                tests.extend(lengths.map(|&n_tokens| BenchTest { phase, n_tokens, depth, batch }));
             }
         }
     }
@@ -228,7 +228,7 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
 
 /// Whether a test generates tokens one by one.
 fn reads_once_per_token(test: &BenchTest) -> bool {
-    test.role == Role::Generated && test.batch == 1
+    test.phase == Phase::Decode && test.batch == 1
 }
 
 /// An element of `dispatch` in the JSON output.

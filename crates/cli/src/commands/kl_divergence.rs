@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::tokenizer::EncodeOptions;
 use realizar_runtime::{Estimate, KlDivergence};
 use serde_json::{Value, json};
@@ -56,7 +56,7 @@ fn chunks(text: &str) -> Result<usize, String> {
     }
 }
 
-/// The role of the rows that are compared.
+/// The phase of the rows that are compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum RowsArg {
     Prompt,
@@ -94,13 +94,13 @@ pub(crate) fn execute(args: &Args, global: &GlobalArgs) -> Result<()> {
     if let Some(chunks) = args.chunks {
         ids.truncate(chunks.saturating_mul(args.ctx));
     }
-    let role = match args.rows {
-        RowsArg::Prompt => Role::Prompt,
-        RowsArg::Generated => Role::Generated,
+    let phase = match args.rows {
+        RowsArg::Prompt => Phase::Prefill,
+        RowsArg::Generated => Phase::Decode,
     };
     let progress = Progress::steps("kl-divergence", (ids.len() / args.ctx) as u64);
     let (model, base) = (&mut engine.model, &mut base.model);
-    let result = model.kl_divergence(base, &ids, args.ctx, role, &mut |done, total, mean| {
+    let result = model.kl_divergence(base, &ids, args.ctx, phase, &mut |done, total, mean| {
         progress.set_total(total as u64);
         progress.set(done as u64);
         progress.note(&format!("{mean:.6}"));

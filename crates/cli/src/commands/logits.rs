@@ -7,7 +7,7 @@ use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use anyhow::{Context, Result};
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::{Chunk, Outputs, Runner};
 use serde::Serialize;
 
@@ -186,7 +186,7 @@ fn mixed(runner: &mut Runner, ids: &[u32], positions: &[usize]) -> Result<Mixed>
             chunks.push(Chunk {
                 seq: &sequences[*at].0,
                 rows: ids[range.clone()].into(),
-                role: if *at == 0 && step > 0 { Role::Generated } else { Role::Prompt },
+                phase: if *at == 0 && step > 0 { Phase::Decode } else { Phase::Prefill },
                 outputs: if inside.is_empty() { Outputs::None } else { Outputs::At(inside) },
             });
         }

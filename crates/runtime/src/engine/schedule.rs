@@ -15,7 +15,7 @@ use super::sequence::{FIRST_ROW, Sequence, Stage};
 use super::speculate::DraftSource;
 use super::step::{PlannedChunk, StepPlan};
 use crate::run::{Outputs, Prompt, Runner, SeqId};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_kvcache::PAGE_LEN;
 use realizar_model::graph::plan::RowLimits;
 use std::time::Duration;
@@ -171,10 +171,10 @@ impl Scheduler {
         for (seq_idx, seq) in seqs.iter_mut().enumerate().filter(|(_, seq)| is_next(seq)) {
             n_after -= 1; // Each of the following gets a row.
             let n_tokens = seq.n_tokens();
-            let n_generated = seq.n_computed - seq.prompt.len();
+            let n_decode = seq.n_computed - seq.prompt.len();
             let Stage::Answer(answer) = &seq.stage else { unreachable!("its prompt is computed") };
             // More than one token if the sequence was preempted.
-            let todo = &answer.ids()[n_generated..];
+            let todo = &answer.ids()[n_decode..];
             let n = todo.len().min(budget.tokens - n_after);
             let max_drafts = self.limits.drafts.max(self.limits.lookups).min(budget.tokens);
             seq.scheduled.clear();
@@ -209,12 +209,7 @@ impl Scheduler {
             };
             budget.tokens -= seq.scheduled.len();
             budget.outputs -= if reaches_end { 1 + seq.n_drafts } else { 0 };
-            plan.chunks.push(PlannedChunk {
-                seq_idx,
-                batch_idx: 0,
-                role: Role::Generated,
-                outputs,
-            });
+            plan.chunks.push(PlannedChunk { seq_idx, batch_idx: 0, phase: Phase::Decode, outputs });
         }
     }
 
@@ -288,7 +283,12 @@ impl Scheduler {
                 Outputs::At(_) | Outputs::Last => 1,
                 Outputs::All => n,
             };
-            plan.chunks.push(PlannedChunk { seq_idx, batch_idx: 0, role: Role::Prompt, outputs });
+            plan.chunks.push(PlannedChunk {
+                seq_idx,
+                batch_idx: 0,
+                phase: Phase::Prefill,
+                outputs,
+            });
         }
     }
 }

@@ -8,7 +8,7 @@ use super::check_len;
 use crate::Error;
 use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
 use realizar_model::checkpoint::Pooling;
 use realizar_model::graph::plan::RowLimits;
@@ -192,7 +192,7 @@ fn pool(runner: &mut Runner, seq: &SeqId, ids: &[u32], pooler: &mut Pooler) -> R
             Pooling::Last | Pooling::Cls => (Outputs::None, 0),
         };
         let rows =
-            runner.step(&[Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs }])?;
+            runner.step(&[Chunk { seq, rows: tokens.into(), phase: Phase::Prefill, outputs }])?;
         if is_text_model {
             let row = |i| runner.embedding_row(0, i).expect("a step keeps its hidden states");
             (0..n_rows).for_each(|i| pooler.add(row(i)));

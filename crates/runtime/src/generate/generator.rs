@@ -6,8 +6,8 @@
 
 use super::params::{FinishReason, GenerateParams, StopCause, TopLogprob};
 use crate::Error;
-use crate::run::{GivenList, Results, RowWants};
-use realizar_backends::{Few, Offer, Shortlist};
+use crate::run::{GivenList, Results, RowRequests};
+use realizar_backends::{SampleLimits, Shortlist, TopKRequest};
 use realizar_text::constrain::{Constraint, TokenMask};
 use realizar_text::sampling::NextToken;
 use realizar_text::sampling::logprobs::{LogSoftmax, TopK};
@@ -234,13 +234,13 @@ impl Generator {
         &mut self,
         chunk: usize,
         row: usize,
-        requests: &mut RowWants<'_>,
+        requests: &mut RowRequests<'_>,
         scratch: &mut Scratch,
     ) {
         if self.logprobs_of_sampling {
             return; // The distribution after sampling needs all logits.
         }
-        let limits = requests.offer();
+        let limits = requests.sample_limits();
         let Some(Deciding { n_best, shares, draws }) = self.sampler.deciding(limits.max_best)
         else {
             return;
@@ -260,7 +260,7 @@ impl Generator {
         listed.dedup();
         if listed.len() <= limits.max_listed {
             let mask = self.mask.as_ref().map(TokenMask::words);
-            let few = Few {
+            let few = TopKRequest {
                 n_best,
                 n_tokens: self.tokenizer.vocab_size(),
                 shares,
@@ -272,7 +272,7 @@ impl Generator {
     }
 
     /// Adds this answer's draw to a row that its sibling already requested.
-    pub(crate) fn request_draw(&self, chunk: usize, row: usize, requests: &mut RowWants<'_>) {
+    pub(crate) fn request_draw(&self, chunk: usize, row: usize, requests: &mut RowRequests<'_>) {
         requests.draw((chunk, row), self.sampler.place_ahead(row));
     }
 
@@ -285,7 +285,7 @@ impl Generator {
 
     /// How a device samples the next token from the shortlist of [`Self::request_sample`]; `None` if it
     /// cannot. A misprediction wastes a row of a step.
-    pub(crate) fn device_sampling(&self, limits: Offer) -> Option<NextToken> {
+    pub(crate) fn device_sampling(&self, limits: SampleLimits) -> Option<NextToken> {
         let needs_host = self.constraint.is_some() || self.logprobs_of_sampling;
         if needs_host { None } else { self.sampler.foreseen(limits.max_best) }
     }
@@ -406,7 +406,7 @@ impl Generator {
     ) -> Option<u32> {
         let given = given?;
         let GivenList { of, ids, list, .. } = given;
-        let Few { n_best, n_tokens, .. } = of.few;
+        let TopKRequest { n_best, n_tokens, .. } = of.contents;
         let best = list.best?.iter().map(|&[id, bits]| (id, f32::from_bits(bits)));
         let bits = list.listed.iter().map(|&bits| f32::from_bits(bits));
         let is_allowed = |id: u32| {
@@ -424,7 +424,7 @@ impl Generator {
     fn weighed(&self, given: &GivenList<'_>) -> Option<Weighed> {
         let total = given.list.total?;
         // Without weights nothing is drawn.
-        if given.of.few.draw.is_none() || total == 0 {
+        if given.of.contents.draw.is_none() || total == 0 {
             return Some(Weighed { total, drawn: None });
         }
         let drawn = given.drawn(self.sampler.place_ahead(0))?;

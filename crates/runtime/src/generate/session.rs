@@ -10,7 +10,7 @@ use super::reply::{Held, Reply};
 use super::steps::Steps;
 use crate::Error;
 use crate::run::{Chunk, Model, Outputs, Rows, Runner, SeqId};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_kvcache::Symbol;
 use realizar_text::template::Message;
 use std::ops::ControlFlow;
@@ -187,8 +187,8 @@ impl Session {
         while n - self.prompt.len() > max_rows {
             let rest = rows.slice(self.prompt.len()..n);
             let chunk = rest.slice(0..rest.cut(max_rows));
-            let (role, outputs) = (Role::Prompt, Outputs::None);
-            runner.step(&[Chunk { seq: &self.seq, rows: chunk, role, outputs }])?;
+            let (phase, outputs) = (Phase::Prefill, Outputs::None);
+            runner.step(&[Chunk { seq: &self.seq, rows: chunk, phase, outputs }])?;
             self.prompt.extend(chunk.symbols());
             let event = Event::Prompt { done: self.prompt.len(), total: n };
             if on_event(&event).is_break() {

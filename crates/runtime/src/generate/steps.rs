@@ -8,7 +8,7 @@ use super::session::{Event, Generation, Session, Timings, TokenEvent, check_len}
 use crate::Error;
 use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, Offsets, Outputs, Rows};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -70,12 +70,12 @@ impl Steps {
     ) -> Result<ControlFlow<()>, Error> {
         let (_, runner) = model.parts()?;
         let last = self.generator.ids().last().map(|&id| [id]);
-        let (rows, role) = match &last {
-            Some(last) => (last.into(), Role::Generated),
+        let (rows, phase) = match &last {
+            Some(last) => (last.into(), Phase::Decode),
             None => match session.prefill(runner, prompt, on_event)? {
                 ControlFlow::Continue((cached_tokens, last_chunk)) => {
                     self.out.timings.cached_tokens = cached_tokens;
-                    (prompt.slice(last_chunk..prompt.len()), Role::Prompt)
+                    (prompt.slice(last_chunk..prompt.len()), Phase::Prefill)
                 }
                 ControlFlow::Break(()) => {
                     self.out.timings.prompt = self.started.elapsed();
@@ -83,7 +83,7 @@ impl Steps {
                 }
             },
         };
-        let step = [Chunk { seq: &session.seq, rows, role, outputs: Outputs::Last }];
+        let step = [Chunk { seq: &session.seq, rows, phase, outputs: Outputs::Last }];
         runner.launch(step.iter().copied())?;
         // The previous sample is detokenized and emitted while the device runs.
         if let Some(sample) = self.pending.take() {

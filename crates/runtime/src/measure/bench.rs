@@ -9,7 +9,7 @@
 
 use crate::Error;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
-use realizar_backends::{Few, Role};
+use realizar_backends::{Phase, TopKRequest};
 use realizar_model::architectures::ModelOutput;
 use realizar_text::sampling::NextToken;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BenchTest {
     /// Whether the tokens are a prompt, or are generated one by one.
-    pub role: Role,
+    pub phase: Phase,
     /// Tokens of each sequence.
     pub n_tokens: usize,
     /// Tokens of each sequence that are processed before the clock starts.
@@ -87,9 +87,9 @@ fn timed(runner: &mut Runner, seqs: &[SeqId], test: &BenchTest) -> Result<Durati
         prompt(runner, std::slice::from_ref(seq), kept..depth)?;
     }
     let started = Instant::now();
-    match test.role {
-        Role::Prompt => prompt(runner, seqs, depth..depth + test.n_tokens)?,
-        Role::Generated => generate(runner, seqs, depth..depth + test.n_tokens)?,
+    match test.phase {
+        Phase::Prefill => prompt(runner, seqs, depth..depth + test.n_tokens)?,
+        Phase::Decode => generate(runner, seqs, depth..depth + test.n_tokens)?,
     }
     Ok(started.elapsed())
 }
@@ -111,14 +111,14 @@ fn step(runner: &mut Runner, chunks: &[Chunk<'_>]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Wants the most likely token of every output of the step that was launched.
+/// Requests the most likely token of every output of the step that was launched.
 fn want_best<'c>(runner: &mut Runner, chunks: impl Iterator<Item = Chunk<'c>>) {
     let n_tokens = runner.vocab_size();
     let is_text = runner.output() == ModelOutput::Logits;
     if is_text && let Some(mut wants) = runner.wants() {
         for (i, chunk) in chunks.enumerate() {
             if chunk.outputs == Outputs::Last {
-                wants.shorten((i, 0), Few::best(n_tokens), None, |_| ());
+                wants.shorten((i, 0), TopKRequest::best(n_tokens), None, |_| ());
             }
         }
     }
@@ -136,7 +136,7 @@ fn prompt(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) -> Resul
             let (tokens, after) = rest.split_at(rest.len().min(limit - n_tokens));
             rest = after;
             let outputs = if rest.is_empty() { Outputs::Last } else { Outputs::None };
-            chunks.push(Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs });
+            chunks.push(Chunk { seq, rows: tokens.into(), phase: Phase::Prefill, outputs });
             n_tokens += tokens.len();
             if n_tokens == limit {
                 step(runner, &chunks)?;
@@ -173,7 +173,7 @@ fn generate_all(runner: &mut Runner, seqs: &[SeqId], positions: Range<usize>) ->
         let chunk = |(seq, token)| Chunk {
             seq,
             rows: std::slice::from_ref(token).into(),
-            role: Role::Generated,
+            phase: Phase::Decode,
             outputs: Outputs::Last,
         };
         let chunks = seqs.iter().zip(&last).map(chunk);
@@ -210,9 +210,9 @@ mod tests {
 
     /// The logits after `token`.
     fn logits(runner: &mut Runner, seq: &SeqId, token: u32) -> Vec<f32> {
-        let (role, outputs) = (Role::Generated, Outputs::Last);
+        let (phase, outputs) = (Phase::Decode, Outputs::Last);
         let tokens = [token];
-        let chunk = Chunk { seq, rows: (&tokens).into(), role, outputs };
+        let chunk = Chunk { seq, rows: (&tokens).into(), phase, outputs };
         runner.step(&[chunk]).unwrap().row(0, 0).to_vec()
     }
 

@@ -8,7 +8,7 @@ use super::estimate::{Estimate, Sum, degrees};
 use super::perplexity::Chunks;
 use crate::Error;
 use crate::run::Model;
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_model::graph::plan::RowLimits;
 
 /// A model beside its base. Logarithms are natural.
@@ -142,7 +142,7 @@ fn top(row: &[f32]) -> usize {
 
 impl Model {
     /// How far this model is from `base` on the tokens `ids` in chunks of `ctx`. The second half
-    /// of each chunk is compared, as rows of `role`; the rows before it are a prompt. `progress` is
+    /// of each chunk is compared, as rows of `phase`; the rows before it are a prompt. `progress` is
     /// called with the chunks done, their number, and the mean divergence so far.
     ///
     /// # Errors
@@ -153,7 +153,7 @@ impl Model {
         base: &mut Self,
         ids: &[u32],
         ctx: usize,
-        role: Role,
+        phase: Phase,
         progress: &mut dyn FnMut(usize, usize, f64),
     ) -> Result<KlDivergence, Error> {
         let chunks = Chunks::new(self, ids, ctx)?;
@@ -176,9 +176,9 @@ impl Model {
             let seqs = [self.runner().new_sequence(), base.runner().new_sequence()];
             for (step, is_scored) in chunks.steps(limits) {
                 let rows =
-                    self.score_rows(&seqs[0], &tokens, step.clone(), is_scored.then_some(role))?;
+                    self.score_rows(&seqs[0], &tokens, step.clone(), is_scored.then_some(phase))?;
                 let base =
-                    base.score_rows(&seqs[1], &tokens, step.clone(), is_scored.then_some(role))?;
+                    base.score_rows(&seqs[1], &tokens, step.clone(), is_scored.then_some(phase))?;
                 for (row, pos) in step.enumerate().filter(|_| is_scored) {
                     comparison.add(rows.row(0, row), base.row(0, row), tokens[pos + 1]);
                 }

@@ -6,7 +6,7 @@ use super::estimate::{Estimate, Sum};
 use crate::Error;
 use crate::run::RequireOutput;
 use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
 use realizar_model::graph::plan::RowLimits;
 use realizar_text::sampling::logprobs::LogSoftmax;
@@ -155,8 +155,8 @@ impl Model {
         let seq = self.runner().new_sequence();
         let mut n = 0;
         for (step, is_scored) in chunks.steps(limits) {
-            let role = is_scored.then_some(Role::Prompt);
-            let logits = self.score_rows(&seq, &tokens, step.clone(), role)?;
+            let phase = is_scored.then_some(Phase::Prefill);
+            let logits = self.score_rows(&seq, &tokens, step.clone(), phase)?;
             for (row, pos) in step.enumerate().filter(|_| is_scored) {
                 let (row, next) = (logits.row(0, row), tokens[pos + 1]);
                 nll.add(-f64::from(LogSoftmax::new(row).of(row[next as usize])));
@@ -166,18 +166,18 @@ impl Model {
         Ok(n)
     }
 
-    /// Runs a step of a chunk: rows of a role with their logits, or of a prompt without any.
+    /// Runs a step of a chunk: rows of a phase with their logits, or of a prompt without any.
     pub(super) fn score_rows(
         &mut self,
         seq: &SeqId,
         tokens: &[u32],
         step: Range<usize>,
-        scored: Option<Role>,
+        scored: Option<Phase>,
     ) -> Result<OutputRows<'_>, Error> {
         self.runner().step(&[Chunk {
             seq,
             rows: tokens[step].into(),
-            role: scored.unwrap_or(Role::Prompt),
+            phase: scored.unwrap_or(Phase::Prefill),
             outputs: if scored.is_some() { Outputs::All } else { Outputs::None },
         }])
     }

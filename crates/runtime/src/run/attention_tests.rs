@@ -2,7 +2,7 @@
 
 use super::{Chunk, Outputs, PromptRules, Runner};
 use realizar_backends::cpu::CpuBackend;
-use realizar_backends::{Arithmetic, Backend, ExecutableOptions, Role};
+use realizar_backends::{Arithmetic, Backend, ExecutableOptions, Phase};
 use realizar_formats::Bytes;
 use realizar_kvcache::KvLayout;
 use realizar_model::ModelOutput;
@@ -96,7 +96,7 @@ fn run(runner: &mut Runner, tokens: &[u32], chunk: usize) -> Vec<Vec<f32>> {
     for tokens in tokens.chunks(chunk) {
         let all: Vec<usize> = (0..tokens.len()).collect();
         let outputs = Outputs::At(&all);
-        let chunk = Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs };
+        let chunk = Chunk { seq: &seq, rows: tokens.into(), phase: Phase::Prefill, outputs };
         let logits = runner.step(&[chunk]).unwrap();
         rows.extend(all.iter().map(|&i| logits.row(0, i).to_vec()));
     }

@@ -2,7 +2,7 @@
 
 use super::prompt::Rows;
 use super::seq_id::SeqId;
-use realizar_backends::Role;
+use realizar_backends::Phase;
 
 /// The rows of a chunk whose output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub struct Chunk<'a> {
     /// The rows, tokens or embeddings; at least one.
     pub rows: Rows<'a>,
     /// What they are to their request.
-    pub role: Role,
+    pub phase: Phase,
     /// Whose output is wanted.
     pub outputs: Outputs<'a>,
 }

@@ -7,7 +7,7 @@ use super::model::Model;
 use super::options::LoadOptions;
 use super::placement::DeviceLayers;
 use crate::Error;
-use realizar_backends::Role;
+use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
 use realizar_model::graph::Graph;
 
@@ -98,8 +98,8 @@ impl Model {
         let chunk = chunk.clamp(1, runner.limits().tokens);
         let (seq, mut token, mut hidden) = (runner.new_sequence(), 0, Vec::new());
         for rows in ids.chunks(chunk) {
-            let (role, outputs) = (Role::Prompt, Outputs::Last);
-            let logits = runner.step(&[Chunk { seq: &seq, rows: rows.into(), role, outputs }])?;
+            let (phase, outputs) = (Phase::Prefill, Outputs::Last);
+            let logits = runner.step(&[Chunk { seq: &seq, rows: rows.into(), phase, outputs }])?;
             token = likeliest(logits.row(0, 0));
             hidden = runner.hidden(0, 0).unwrap_or_default().to_vec();
         }

@@ -34,7 +34,7 @@ pub(crate) use output::RequireOutput;
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
 pub use realizar_model::graph::DraftBytes;
-pub(crate) use results::{GivenList, Results, RowWants};
+pub(crate) use results::{GivenList, Results, RowRequests};
 pub(crate) use rules::PromptRules;
 pub use runner::Runner;
 pub(crate) use runner::Saved;

@@ -14,7 +14,7 @@ use crate::run::rules::PromptRules;
 use crate::run::runner::Runner;
 use realizar_backends::metrics::{DispatchMetrics, DispatchSnapshot};
 use realizar_backends::stages::Stages;
-use realizar_backends::{Backend, Fingerprint, MemoryUse, Role};
+use realizar_backends::{Backend, Fingerprint, MemoryUse, Phase};
 use realizar_kvcache::PAGE_LEN;
 use realizar_model::Error as LoadError;
 use realizar_model::architectures::config::Config;
@@ -436,7 +436,7 @@ impl Model {
             let at: Vec<usize> = wanted[from..to].iter().map(|pos| pos - first).collect();
             let tokens = &ids[first..end];
             let outputs = Outputs::At(&at);
-            let step = Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs };
+            let step = Chunk { seq: &seq, rows: tokens.into(), phase: Phase::Prefill, outputs };
             result = self.runner.step(&[step]).map(|logits| {
                 rows.extend((0..at.len()).map(|i| logits.row(0, i).to_vec()));
             });

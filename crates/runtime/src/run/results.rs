@@ -2,28 +2,30 @@
 
 use super::chunk::OutputRows;
 use crate::Error;
-use realizar_backends::{Beside, Few, Offer, Shortlist, ShortlistOf, Wanted, Wants};
+use realizar_backends::{
+    AsyncExecutable, RowOutput, SampleLimits, SampleRequests, Shortlist, ShortlistOf, TopKRequest,
+};
 use realizar_text::sampling::NextToken;
 
 /// What is wanted of a step that was launched, by chunk.
-pub(crate) struct RowWants<'a> {
-    pub(super) wants: &'a mut Wants,
-    pub(super) offer: Offer,
+pub(crate) struct RowRequests<'a> {
+    pub(super) wants: &'a mut SampleRequests,
+    pub(super) offer: SampleLimits,
     pub(super) first_rows: &'a [usize],
 }
 
-impl RowWants<'_> {
+impl RowRequests<'_> {
     /// The shortlists that there can be.
-    pub(crate) fn offer(&self) -> Offer {
+    pub(crate) fn sample_limits(&self) -> SampleLimits {
         self.offer
     }
 
     /// Wants a shortlist of row `i` of the chunk's wanted rows, unless there are as many as there can be:
-    /// as [`Wants::shorten`].
+    /// as [`SampleRequests::shorten`].
     pub(crate) fn shorten(
         &mut self,
         (chunk, i): (usize, usize),
-        few: Few,
+        few: TopKRequest,
         mask: Option<&[u32]>,
         list: impl FnOnce(&mut Vec<u32>),
     ) {
@@ -32,8 +34,8 @@ impl RowWants<'_> {
         }
     }
 
-    /// Wants another draw of row `i` of the chunk, of which a shortlist was wanted last: as
-    /// [`Wants::draw`].
+    /// Requests another draw of row `i` of the chunk, of which a shortlist was wanted last: as
+    /// [`SampleRequests::draw`].
     pub(crate) fn draw(&mut self, (chunk, i): (usize, usize), place: u32) {
         self.wants.draw(self.first_rows[chunk] + i, place, self.offer.max_draws);
     }
@@ -76,7 +78,7 @@ pub(crate) struct Results<'a> {
     /// The rows that are whole.
     rows: OutputRows<'a>,
     /// What gives the others.
-    wanted: Option<(&'a mut dyn Beside, &'a Wants)>,
+    wanted: Option<(&'a mut dyn AsyncExecutable, &'a SampleRequests)>,
     /// Where a further step was launched, the rows that give tokens to its rows, ascending. There are no rows then but
     /// the shortlists.
     ahead: Option<&'a [(usize, NextToken)]>,
@@ -90,8 +92,8 @@ impl<'a> Results<'a> {
 
     /// What was wanted of each row.
     pub(super) fn of_wants(
-        beside: &'a mut dyn Beside,
-        wants: &'a Wants,
+        beside: &'a mut dyn AsyncExecutable,
+        wants: &'a SampleRequests,
         (width, first_rows): (usize, &'a [usize]),
         ahead: Option<&'a [(usize, NextToken)]>,
     ) -> Self {
@@ -116,8 +118,8 @@ impl<'a> Results<'a> {
     pub(crate) fn shortlist(&self, chunk: usize, i: usize) -> Option<GivenList<'_>> {
         let (beside, wants) = self.wanted.as_ref()?;
         match wants.row(self.rows.first_rows[chunk] + i) {
-            (Wanted::Logits, _) => None,
-            (Wanted::Shortlist(of), place) => Some(GivenList {
+            (RowOutput::Logits, _) => None,
+            (RowOutput::Shortlist(of), place) => Some(GivenList {
                 of,
                 ids: wants.listed(&of),
                 draws: wants.draws(&of),
@@ -140,8 +142,8 @@ impl<'a> Results<'a> {
             let row = self.rows.first_rows[chunk] + i;
             let width = self.rows.width;
             return match wants.row(row) {
-                (Wanted::Logits, place) => Ok(&beside.rows()[place * width..][..width]),
-                (Wanted::Shortlist(_), _) => Ok(beside.read_row(wants, row)?),
+                (RowOutput::Logits, place) => Ok(&beside.rows()[place * width..][..width]),
+                (RowOutput::Shortlist(_), _) => Ok(beside.read_row(wants, row)?),
             };
         }
         Ok(self.rows.row(chunk, i))

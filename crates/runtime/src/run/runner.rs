@@ -10,7 +10,7 @@ use super::rules::PromptRules;
 use super::seq_id::{Ended, SeqId};
 use crate::Error;
 use realizar_backends::metrics::DispatchMetrics;
-use realizar_backends::{Batch, Executable, Role, Wants};
+use realizar_backends::{Batch, Executable, Phase, SampleRequests};
 use realizar_formats::FileWatch;
 use realizar_kvcache::{
     BlockTable, CacheEvent, GroupPool, KvCache, KvLayout, PageCopy, PoolStats, PrefixStats,
@@ -61,7 +61,7 @@ pub struct Runner {
     batch: Batch,
     first_rows: Vec<usize>,
     /// What is wanted of the step that is launched.
-    wants: Wants,
+    wants: SampleRequests,
     /// Between launch and collection no page changes its owner.
     is_launched: bool,
     /// The sequences of the step that is launched.
@@ -124,7 +124,7 @@ impl Runner {
             copies: Vec::with_capacity(limits.tokens * kv.len()),
             batch,
             first_rows: Vec::with_capacity(limits.tokens),
-            wants: Wants::with_capacity(limits.outputs),
+            wants: SampleRequests::with_capacity(limits.outputs),
             is_launched: false,
             launched: Vec::with_capacity(limits.tokens),
             is_noted: false,
@@ -496,9 +496,9 @@ impl Runner {
             // After the first of the decode rows whose output is wanted are drafts, which may
             // be rejected.
             let n = chunk.rows.len();
-            let n_states = match chunk.role {
-                Role::Generated => chunk.outputs.count(n).max(1),
-                Role::Prompt => 1,
+            let n_states = match chunk.phase {
+                Phase::Decode => chunk.outputs.count(n).max(1),
+                Phase::Prefill => 1,
             };
             grown = cache.grow(seq, seq.len() + n, n_states, copies).map_err(Error::from);
             if grown.is_err() {
@@ -529,7 +529,7 @@ fn note<'c, T>(
         for chunk in chunks {
             let seq = seqs[chunk.seq.idx].as_mut().expect(LIVES);
             offsets[chunk.seq.idx].extend(seq.len(), chunk.rows);
-            cache.written(seq, chunk.rows.symbols(), chunk.role == Role::Prompt);
+            cache.written(seq, chunk.rows.symbols(), chunk.phase == Phase::Prefill);
         }
     }
     result

@@ -7,7 +7,7 @@ use crate::common::quantized::{write_quantized, write_quantized_experts};
 use crate::common::tiny::tiny;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Backend, Role};
+use realizar_runtime::backend::{Backend, Phase};
 use realizar_runtime::{Chunk, LoadOptions, Model, Outputs, SeqId};
 use std::path::{Path, PathBuf};
 
@@ -119,9 +119,9 @@ fn alone_with(
     let runner = model.runner();
     let seq = runner.new_sequence();
     let mut rows = Vec::new();
-    let cuts = prompt.chunks(chunk).map(|c| (c, Role::Prompt));
-    for (tokens, role) in cuts.chain(generated.chunks(1).map(|c| (c, Role::Generated))) {
-        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+    let cuts = prompt.chunks(chunk).map(|c| (c, Phase::Prefill));
+    for (tokens, phase) in cuts.chain(generated.chunks(1).map(|c| (c, Phase::Decode))) {
+        let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
         rows.push(bits(runner.step(&[step]).unwrap().row(0, 0)));
     }
     runner.remove(seq);
@@ -138,20 +138,25 @@ fn together(model: &mut Model) -> Vec<Vec<Vec<u32>>> {
 fn together_with(model: &mut Model, all: &[(Vec<u32>, Vec<u32>)]) -> Vec<Vec<Vec<u32>>> {
     let (runner, n_seqs) = (model.runner(), all.len());
     let seqs: Vec<SeqId> = all.iter().map(|_| runner.new_sequence()).collect();
-    let n_generated = all.iter().map(|(_, generated)| generated.len()).max().unwrap();
+    let n_decode = all.iter().map(|(_, generated)| generated.len()).max().unwrap();
     let mut rows = vec![Vec::new(); n_seqs];
-    for step in 0..n_seqs + n_generated {
+    for step in 0..n_seqs + n_decode {
         let mut running = Vec::new();
         let mut chunks = Vec::new();
         for i in 0..n_seqs {
             let (prompt, generated) = &all[i];
-            let (tokens, role) = match step.checked_sub(i) {
-                Some(0) => (&prompt[..], Role::Prompt),
-                Some(n) if n <= generated.len() => (&generated[n - 1..n], Role::Generated),
+            let (tokens, phase) = match step.checked_sub(i) {
+                Some(0) => (&prompt[..], Phase::Prefill),
+                Some(n) if n <= generated.len() => (&generated[n - 1..n], Phase::Decode),
                 _ => continue,
             };
             running.push(i);
-            chunks.push(Chunk { seq: &seqs[i], rows: tokens.into(), role, outputs: Outputs::Last });
+            chunks.push(Chunk {
+                seq: &seqs[i],
+                rows: tokens.into(),
+                phase,
+                outputs: Outputs::Last,
+            });
         }
         let logits = runner.step(&chunks).unwrap();
         for (c, &i) in running.iter().enumerate() {
@@ -288,7 +293,7 @@ fn chunks_that_make_no_sense_are_refused_and_change_nothing() {
     let chunk = |tokens: &'static [u32], outputs| Chunk {
         seq: &seq,
         rows: tokens.into(),
-        role: Role::Prompt,
+        phase: Phase::Prefill,
         outputs,
     };
     let whole = chunk(&[3, 4], Outputs::Last);

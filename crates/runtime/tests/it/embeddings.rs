@@ -8,7 +8,7 @@ use crate::common::tiny_models::tiny_models;
 use realizar_formats::{SafeTensors, SafeTensorsWriter};
 use realizar_quant::{BlockType, dequantize};
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::engine::{
     EmbeddingRequest, Engine, EngineEvent, EngineOptions, Request, Ticket,
 };
@@ -335,7 +335,7 @@ fn what_a_model_was_not_loaded_for_is_refused() {
     assert_eq!(of(model.logits(&ids, &[0], 48).unwrap_err()), NO_TEXT);
     assert_eq!(of(model.perplexity(&ids, 4, &mut |_, _, _| ()).unwrap_err()), NO_TEXT);
     let mut base = load(ModelOutput::Logits);
-    let apart = model.kl_divergence(&mut base, &ids, 4, Role::Prompt, &mut |_, _, _| ());
+    let apart = model.kl_divergence(&mut base, &ids, 4, Phase::Prefill, &mut |_, _, _| ());
     assert_eq!(of(apart.unwrap_err()), NO_TEXT);
     let mut session = model.new_session();
     let params = GenerateParams::default();

@@ -6,7 +6,7 @@ use crate::common::tiny::tiny;
 use realizar_formats::{Gguf, GgufWriter, Tensor};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Batch, BatchSeq, ExecutableOptions, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Batch, BatchSeq, ExecutableOptions, Phase};
 use realizar_runtime::graph::{GraphBuilder, Groups, Route, Scoring};
 use realizar_runtime::plan::{RowLimits, plan};
 use realizar_runtime::weights::Weights;
@@ -115,11 +115,11 @@ fn bits(path: &Path, device: &dyn Backend, n_prompt: usize, chunk: usize) -> Vec
     let seq = runner.new_sequence();
     let tokens: Vec<u32> = (0..n_prompt as u32 + 4).map(|i| 3 + i * i * 7 % 250).collect();
     let (prompt, generated) = tokens.split_at(n_prompt);
-    let chunks = prompt.chunks(chunk).map(|tokens| (tokens, Role::Prompt));
-    let generated = generated.chunks(1).map(|token| (token, Role::Generated));
+    let chunks = prompt.chunks(chunk).map(|tokens| (tokens, Phase::Prefill));
+    let generated = generated.chunks(1).map(|token| (token, Phase::Decode));
     let mut rows = Vec::new();
-    for (tokens, role) in chunks.chain(generated) {
-        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::All };
+    for (tokens, phase) in chunks.chain(generated) {
+        let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::All };
         let given = runner.step(&[step]).unwrap();
         (0..tokens.len()).for_each(|i| rows.extend(given.row(0, i).iter().map(|x| x.to_bits())));
     }

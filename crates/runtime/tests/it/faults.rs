@@ -7,7 +7,7 @@ use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
 use realizar_runtime::BackendError;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Batch, Executable, Role};
+use realizar_runtime::backend::{Batch, Executable, Phase};
 use realizar_runtime::engine::{
     EmbeddingRequest, Engine, EngineEvent, EngineOptions, Request, Sink, Ticket,
 };
@@ -347,7 +347,7 @@ fn a_limit_of_zero_is_named() {
 
 /// The logits of the last of `tokens`, which are appended to a sequence.
 fn last_row(model: &mut Model, seq: &realizar_runtime::SeqId, tokens: &[u32]) -> Vec<u32> {
-    let step = Chunk { seq, rows: tokens.into(), role: Role::Prompt, outputs: Outputs::Last };
+    let step = Chunk { seq, rows: tokens.into(), phase: Phase::Prefill, outputs: Outputs::Last };
     let rows = model.runner().step(&[step]).unwrap();
     rows.row(0, 0).iter().map(|x| x.to_bits()).collect()
 }
@@ -370,7 +370,7 @@ fn pages_that_cannot_be_copied_leave_their_sequences_as_they_were() {
     let before = runner.pool_stats();
     assert_eq!(before[0].used, 2, "two pages that all share");
     let rows = (&[9, 10]).into();
-    let step = |seq| Chunk { seq, rows, role: Role::Prompt, outputs: Outputs::Last };
+    let step = |seq| Chunk { seq, rows, phase: Phase::Prefill, outputs: Outputs::Last };
     for _ in 0..3 {
         device.set(Fault::CopyFails);
         let chunks = forks.each_ref().map(step);

@@ -7,7 +7,7 @@ use crate::common::tiny::tiny;
 use realizar_kernels_wgpu::{Adapter, GpuOptions};
 use realizar_quant::BlockType;
 use realizar_runtime::backend::wgpu::WgpuBackend;
-use realizar_runtime::backend::{Arithmetic, Role};
+use realizar_runtime::backend::{Arithmetic, Phase};
 use realizar_runtime::engine::{Engine, EngineOptions, Request};
 use realizar_runtime::rope::RopeStretch;
 use realizar_runtime::sampling::SamplingParams;
@@ -54,7 +54,7 @@ fn prompt(model: &mut Model, len: usize) -> SeqId {
     for tokens in tokens.chunks(chunk) {
         let outputs = Outputs::None;
         runner
-            .step(&[Chunk { seq: &seq, rows: tokens.into(), role: Role::Prompt, outputs }])
+            .step(&[Chunk { seq: &seq, rows: tokens.into(), phase: Phase::Prefill, outputs }])
             .unwrap();
     }
     seq
@@ -62,10 +62,10 @@ fn prompt(model: &mut Model, len: usize) -> SeqId {
 
 /// The logits of one step: of each sequence, these tokens as generated ones.
 fn generate(model: &mut Model, chunks: &[(&SeqId, &[u32])]) -> Vec<Vec<u32>> {
-    let (role, outputs) = (Role::Generated, Outputs::All);
+    let (phase, outputs) = (Phase::Decode, Outputs::All);
     let step: Vec<Chunk<'_>> = chunks
         .iter()
-        .map(|&(seq, tokens)| Chunk { seq, rows: tokens.into(), role, outputs })
+        .map(|&(seq, tokens)| Chunk { seq, rows: tokens.into(), phase, outputs })
         .collect();
     let rows = model.runner().step(&step).unwrap();
     let bits = |row: &[f32]| -> Vec<u32> { row.iter().map(|x| x.to_bits()).collect() };

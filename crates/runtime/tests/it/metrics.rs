@@ -1,6 +1,6 @@
 //! A model's metrics count every operation of its graph, in every step.
 
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::graph::{Node, RowDomain};
 use realizar_runtime::metrics::{ClassSnapshot, DeviceKind, OpClass};
@@ -15,7 +15,7 @@ fn every_operation_is_counted_and_timed() {
         let mut model = Model::load(&path, &backend, &LoadOptions::default()).unwrap();
         let step = |model: &mut Model, outputs| {
             let seq = model.runner().new_sequence();
-            let chunk = Chunk { seq: &seq, rows: (&[3, 4]).into(), role: Role::Prompt, outputs };
+            let chunk = Chunk { seq: &seq, rows: (&[3, 4]).into(), phase: Phase::Prefill, outputs };
             model.runner().step(&[chunk]).unwrap();
             model.runner().remove(seq);
         };

@@ -5,7 +5,7 @@ use crate::common::segments::{Case, bits, embeddings, logits, refused};
 use crate::common::tiny::tiny;
 use realizar_formats::{Array, Gguf, GgufWriter, SafeTensors, SafeTensorsWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::{Chunk, Embeddings, LoadOptions, Model, Outputs, Prompt, Rows, SeqId};
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -47,8 +47,8 @@ fn positions_of_text_give_the_bits_of_text() {
 }
 
 /// Appends rows, and returns the bits of the last row's logits.
-fn run(model: &mut Model, seq: &SeqId, rows: Rows<'_>, role: Role) -> Vec<u32> {
-    let step = Chunk { seq, rows, role, outputs: Outputs::Last };
+fn run(model: &mut Model, seq: &SeqId, rows: Rows<'_>, phase: Phase) -> Vec<u32> {
+    let step = Chunk { seq, rows, phase, outputs: Outputs::Last };
     let found = model.runner().step(&[step]).unwrap();
     found.row(0, 0).iter().map(|x| x.to_bits()).collect()
 }
@@ -69,9 +69,9 @@ fn a_sequence_keeps_the_offset_of_its_angles() {
         // A row at a time, after the prompt as a whole.
         let seq = model.runner().new_sequence();
         assert_eq!(model.runner().adopt(&seq, prompt.rows(), prompt.len() - 1), 0);
-        run(&mut model, &seq, prompt.rows(), Role::Prompt);
+        run(&mut model, &seq, prompt.rows(), Phase::Prefill);
         let rows = generated.each_ref();
-        let wanted = rows.map(|id| run(&mut model, &seq, (&[*id]).into(), Role::Generated));
+        let wanted = rows.map(|id| run(&mut model, &seq, (&[*id]).into(), Phase::Decode));
         // What was generated is forgotten, and comes back as drafts, of which some are rejected.
         let left = model.runner().truncate(&seq, prompt.len() + 1);
         let rest = [99, 98];
@@ -79,12 +79,12 @@ fn a_sequence_keeps_the_offset_of_its_angles() {
             let step = Chunk {
                 seq: &seq,
                 rows: (&rest).into(),
-                role: Role::Generated,
+                phase: Phase::Decode,
                 outputs: Outputs::All,
             };
             model.runner().step(&[step]).unwrap();
             assert_eq!(model.runner().truncate(&seq, prompt.len() + 1), prompt.len() + 1);
-            let found = run(&mut model, &seq, (&[generated[1]]).into(), Role::Generated);
+            let found = run(&mut model, &seq, (&[generated[1]]).into(), Phase::Decode);
             assert!(found == wanted[1], "{} after drafts", case.name);
         }
         // Another sequence begins with what the prefix cache has, and is forked.
@@ -92,11 +92,11 @@ fn a_sequence_keeps_the_offset_of_its_angles() {
         let seq = model.runner().new_sequence();
         let cached = model.runner().adopt(&seq, prompt.rows(), prompt.len() - 1);
         assert!(cached >= 25, "{}: {cached}", case.name);
-        run(&mut model, &seq, prompt.rows().slice(cached..prompt.len()), Role::Prompt);
+        run(&mut model, &seq, prompt.rows().slice(cached..prompt.len()), Phase::Prefill);
         let fork = model.runner().fork(&seq);
         for seq in [&fork, &seq] {
             for (id, wanted) in rows.iter().zip(&wanted) {
-                let found = run(&mut model, seq, (&[**id]).into(), Role::Generated);
+                let found = run(&mut model, seq, (&[**id]).into(), Phase::Decode);
                 assert!(found == *wanted, "{} after the prefix", case.name);
             }
         }
@@ -105,10 +105,10 @@ fn a_sequence_keeps_the_offset_of_its_angles() {
         model.runner().remove(fork);
         let text: Prompt = prompt.tokens().collect();
         let seq = model.runner().new_sequence();
-        let found = run(&mut model, &seq, text.rows(), Role::Prompt);
+        let found = run(&mut model, &seq, text.rows(), Phase::Prefill);
         let mut fresh = Model::load(&path, &*cpu(), &options).unwrap();
         let seq = fresh.runner().new_sequence();
-        assert!(run(&mut fresh, &seq, text.rows(), Role::Prompt) == found, "{}", case.name);
+        assert!(run(&mut fresh, &seq, text.rows(), Phase::Prefill) == found, "{}", case.name);
     }
 }
 
@@ -124,7 +124,7 @@ fn positions_that_a_model_does_not_have_are_refused() {
     };
     let error = |name: &str, positions: &[[u32; 3]]| {
         let mut model = Model::load(&tiny(name), &*cpu(), &LoadOptions::default()).unwrap();
-        refused(&mut model, prompt(positions).rows(), Role::Prompt)
+        refused(&mut model, prompt(positions).rows(), Phase::Prefill)
     };
     let expected = "positions with three components for a model whose rotary embedding has one";
     let found = error("llama", &[[1; 3], [0, 0, 1]]);

@@ -5,7 +5,7 @@ use crate::common::gpus::gpus;
 use crate::common::tiny::tiny;
 use realizar_formats::SafeTensors;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Backend, Role};
+use realizar_runtime::backend::{Backend, Phase};
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request};
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{
@@ -52,8 +52,8 @@ fn logits(model: &mut Model, rows: Rows<'_>, chunk: usize) -> Vec<Vec<u32>> {
     let mut all = Vec::new();
     for start in (0..rows.len()).step_by(chunk) {
         let rows = rows.slice(start..rows.len().min(start + chunk));
-        let (role, outputs) = (Role::Prompt, Outputs::All);
-        let found = runner.step(&[Chunk { seq: &seq, rows, role, outputs }]).unwrap();
+        let (phase, outputs) = (Phase::Prefill, Outputs::All);
+        let found = runner.step(&[Chunk { seq: &seq, rows, phase, outputs }]).unwrap();
         let bits = |i| found.row(0, i).iter().map(|x| x.to_bits()).collect();
         all.extend((0..rows.len()).map(bits));
     }
@@ -87,7 +87,7 @@ fn rows_that_are_no_prompt_of_the_model_are_refused() {
     let mut refused = |rows: Rows<'_>| {
         let runner = model.runner();
         let seq = runner.new_sequence();
-        let step = Chunk { seq: &seq, rows, role: Role::Prompt, outputs: Outputs::Last };
+        let step = Chunk { seq: &seq, rows, phase: Phase::Prefill, outputs: Outputs::Last };
         runner.step(&[step]).unwrap_err().to_string()
     };
     let mut other = Prompt::from(vec![3]);

@@ -8,7 +8,7 @@ use realizar_kernels_cuda::Interpreter;
 use realizar_ptx::Checks;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cuda::CudaRanks;
-use realizar_runtime::backend::{Arithmetic, Role};
+use realizar_runtime::backend::{Arithmetic, Phase};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Chunk, Error, GenerateParams, LoadOptions, Model, ModelOutput, Outputs};
@@ -121,10 +121,10 @@ fn alone(model: &mut Model, seed: u32, chunk: usize) -> Vec<Vec<u32>> {
     let (prompt, generated) = tokens(seed);
     let runner = model.runner();
     let seq = runner.new_sequence();
-    let cuts = prompt.chunks(chunk).map(|c| (c, Role::Prompt));
+    let cuts = prompt.chunks(chunk).map(|c| (c, Phase::Prefill));
     let mut rows = Vec::new();
-    for (tokens, role) in cuts.chain(generated.chunks(1).map(|c| (c, Role::Generated))) {
-        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+    for (tokens, phase) in cuts.chain(generated.chunks(1).map(|c| (c, Phase::Decode))) {
+        let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
         rows.push(bits(runner.step(&[step]).unwrap().row(0, 0)));
     }
     runner.remove(seq);
@@ -160,14 +160,14 @@ fn batches_chunks_and_runs_change_no_bit() {
             let mut running = Vec::new();
             let mut chunks = Vec::new();
             for (i, (prompt, generated)) in all.iter().enumerate() {
-                let (rows, role) = match step.checked_sub(i) {
-                    Some(0) => (&prompt[..], Role::Prompt),
-                    Some(n) if n <= 3 => (&generated[n - 1..n], Role::Generated),
+                let (rows, phase) = match step.checked_sub(i) {
+                    Some(0) => (&prompt[..], Phase::Prefill),
+                    Some(n) if n <= 3 => (&generated[n - 1..n], Phase::Decode),
                     _ => continue,
                 };
                 running.push(i);
                 let rows = rows.into();
-                chunks.push(Chunk { seq: &seqs[i], rows, role, outputs: Outputs::Last });
+                chunks.push(Chunk { seq: &seqs[i], rows, phase, outputs: Outputs::Last });
             }
             let logits = runner.step(&chunks).unwrap();
             for (c, &i) in running.iter().enumerate() {
@@ -209,7 +209,7 @@ fn hidden_states_are_whole() {
         let runner = model.runner();
         let seq = runner.new_sequence();
         let rows = ids[..].into();
-        let step = Chunk { seq: &seq, rows, role: Role::Prompt, outputs: Outputs::Last };
+        let step = Chunk { seq: &seq, rows, phase: Phase::Prefill, outputs: Outputs::Last };
         let row = runner.step(&[step]).unwrap().row(0, 0).to_vec();
         runner.remove(seq);
         row

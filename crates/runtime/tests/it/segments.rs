@@ -6,7 +6,7 @@ use crate::common::requests::{Answer, collect, submit};
 use crate::common::segments::{Case, bits, embeddings, logits, refused};
 use crate::common::tiny::tiny;
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::engine::{Engine, EngineOptions, Request, SubmitError};
 use realizar_runtime::sampling::SamplingParams;
 use realizar_runtime::{Chunk, Embeddings, GenerateParams, LoadOptions, Model, Outputs, Prompt};
@@ -55,7 +55,7 @@ fn in_batch(model: &mut Model, prompts: &[Prompt], generated: &[u32]) -> Vec<Vec
     let mut all = vec![Vec::new(); prompts.len()];
     let chunk = |i: usize| {
         let (rows, outputs) = (prompts[i].rows(), Outputs::All);
-        Chunk { seq: &seqs[i], rows, role: Role::Prompt, outputs }
+        Chunk { seq: &seqs[i], rows, phase: Phase::Prefill, outputs }
     };
     let step: Vec<_> = (0..prompts.len()).map(chunk).collect();
     let rows = runner.step(&step).unwrap();
@@ -67,7 +67,7 @@ fn in_batch(model: &mut Model, prompts: &[Prompt], generated: &[u32]) -> Vec<Vec
         let ids = [*id];
         let chunk = |seq| {
             let (rows, outputs) = ((&ids).into(), Outputs::Last);
-            Chunk { seq, rows, role: Role::Generated, outputs }
+            Chunk { seq, rows, phase: Phase::Decode, outputs }
         };
         let step: Vec<_> = seqs.iter().map(chunk).collect();
         let rows = runner.step(&step).unwrap();
@@ -113,16 +113,16 @@ fn what_a_model_cannot_run_is_refused() {
     let mut model = case.load(&*backend, Arithmetic::Auto);
     let prompt = both(6);
     let in_part = "rows with bidirectional attention must be in one prefill chunk";
-    for (range, role) in [(0..5, Role::Prompt), (4..9, Role::Prompt), (0..9, Role::Generated)] {
-        let error = refused(&mut model, prompt.rows().slice(range), role);
+    for (range, phase) in [(0..5, Phase::Prefill), (4..9, Phase::Prefill), (0..9, Phase::Decode)] {
+        let error = refused(&mut model, prompt.rows().slice(range), phase);
         assert!(error.contains(in_part), "{error}");
     }
-    let error = refused(&mut model, both(150).rows(), Role::Prompt);
+    let error = refused(&mut model, both(150).rows(), Phase::Prefill);
     let expected = "150 rows with bidirectional attention do not fit a step of 128 rows";
     assert!(error.contains(expected), "{error}");
     for name in ["llama", "qwen3_5_text", "gemma2"] {
         let mut model = Model::load(&tiny(name), &*backend, &LoadOptions::default()).unwrap();
-        let error = refused(&mut model, prompt.rows(), Role::Prompt);
+        let error = refused(&mut model, prompt.rows(), Phase::Prefill);
         let expected = "rows with bidirectional attention for a model without it";
         assert!(error.contains(expected), "{name}: {error}");
     }

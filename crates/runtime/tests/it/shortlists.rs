@@ -8,7 +8,7 @@ use crate::common::requests::{
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
 use realizar_runtime::BackendError;
-use realizar_runtime::backend::{Backend, Batch, Beside, Executable, ExecutableOptions};
+use realizar_runtime::backend::{AsyncExecutable, Backend, Batch, Executable, ExecutableOptions};
 use realizar_runtime::constrain::{Constrainer, Grammar};
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request};
 use realizar_runtime::graph::Fusions;
@@ -59,8 +59,8 @@ impl Executable for WholeRows {
         self.0.run(batch, input)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
-        if self.1.is_some() { self.0.beside() } else { None }
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
+        if self.1.is_some() { self.0.as_async() } else { None }
     }
 
     fn launch(&mut self, batch: &Batch, input: &[f32]) -> Result<(), BackendError> {

@@ -5,7 +5,7 @@ use crate::common::quantized::write_quantized;
 use crate::common::tiny::tiny;
 use crate::common::tiny_models::tiny_models;
 use realizar_quant::BlockType;
-use realizar_runtime::backend::Role;
+use realizar_runtime::backend::Phase;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::{Chunk, DeviceLayers, LoadOptions, Model, Outputs};
 use std::ops::Range;
@@ -46,8 +46,8 @@ fn logits(model: &mut Model) -> Vec<Vec<u32>> {
     let token = |pos: usize, seq: usize| 3 + ((pos * 31 + seq * 17 + pos * pos * 7) % 250) as u32;
     let tokens: Vec<Vec<u32>> =
         (0..3).map(|seq| (0..40).map(|pos| token(pos, seq)).collect()).collect();
-    let prompt = |range: Range<usize>, outputs| Some((range, Role::Prompt, outputs));
-    let generated = |pos: usize| Some((pos..pos + 1, Role::Generated, Outputs::Last));
+    let prompt = |range: Range<usize>, outputs| Some((range, Phase::Prefill, outputs));
+    let generated = |pos: usize| Some((pos..pos + 1, Phase::Decode, Outputs::Last));
     let steps = [
         [prompt(0..20, Outputs::None), None, None],
         [prompt(20..23, Outputs::All), prompt(0..9, Outputs::At(&[0, 8])), None],
@@ -62,8 +62,8 @@ fn logits(model: &mut Model) -> Vec<Vec<u32>> {
     for step in steps {
         let chunks: Vec<Chunk<'_>> = (0..3)
             .filter_map(|i| {
-                let (range, role, outputs) = step[i].clone()?;
-                Some(Chunk { seq: &seqs[i], rows: tokens[i][range].into(), role, outputs })
+                let (range, phase, outputs) = step[i].clone()?;
+                Some(Chunk { seq: &seqs[i], rows: tokens[i][range].into(), phase, outputs })
             })
             .collect();
         let logits = runner.step(&chunks).unwrap();

@@ -4,7 +4,7 @@ use crate::common::gpus::gpus;
 use crate::common::tiny::tiny;
 use realizar_formats::{SafeTensors, SafeTensorsWriter};
 use realizar_runtime::backend::cpu::CpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::checkpoint::Checkpoint;
 use realizar_runtime::{Chunk, DeviceLayers, LoadOptions, Model, Outputs};
 use serde_json::{Value, json};
@@ -43,11 +43,11 @@ fn logits(path: &Path, device: &dyn Backend, arithmetic: Arithmetic) -> Vec<f32>
     let seq = runner.new_sequence();
     let tokens: Vec<u32> = (0..40).map(|i| 3 + i * i * 7 % 250).collect();
     let (prompt, generated) = tokens.split_at(34);
-    let chunks = std::iter::once((prompt, Role::Prompt))
-        .chain(generated.chunks(1).map(|token| (token, Role::Generated)));
+    let chunks = std::iter::once((prompt, Phase::Prefill))
+        .chain(generated.chunks(1).map(|token| (token, Phase::Decode)));
     let mut rows = Vec::new();
-    for (tokens, role) in chunks {
-        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+    for (tokens, phase) in chunks {
+        let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
         rows.extend_from_slice(runner.step(&[step]).unwrap().row(0, 0));
     }
     runner.remove(seq);

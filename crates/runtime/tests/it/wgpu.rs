@@ -11,7 +11,7 @@ use realizar_quant::BlockType;
 use realizar_runtime::BackendError;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::backend::wgpu::WgpuBackend;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::device::{self, DeviceChoice, DeviceOptions};
 use realizar_runtime::{Chunk, DeviceFault, DeviceLayers, Error, LoadOptions, Model, Outputs};
 
@@ -91,11 +91,11 @@ fn mixed_roles(model: &mut Model) -> Vec<Vec<f32>> {
     let runner = model.runner();
     let seq = runner.new_sequence();
     let (prompt, generated) = tokens.split_at(50);
-    let chunks = std::iter::once((prompt, Role::Prompt))
-        .chain(generated.chunks(1).map(|token| (token, Role::Generated)));
+    let chunks = std::iter::once((prompt, Phase::Prefill))
+        .chain(generated.chunks(1).map(|token| (token, Phase::Decode)));
     let mut rows = Vec::new();
-    for (tokens, role) in chunks {
-        let step = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+    for (tokens, phase) in chunks {
+        let step = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
         rows.push(runner.step(&[step]).unwrap().row(0, 0).to_vec());
     }
     runner.remove(seq);

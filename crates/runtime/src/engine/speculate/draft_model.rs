@@ -8,7 +8,7 @@ use super::DraftSource;
 use crate::Error;
 use crate::engine::sequence::{SeqKey, Sequence};
 use crate::run::{Chunk, Outputs, Runner, SeqId, likeliest};
-use realizar_backends::{Few, Role};
+use realizar_backends::{Phase, TopKRequest};
 use std::collections::HashMap;
 
 /// A draft model and its sequences.
@@ -113,8 +113,9 @@ impl DraftModel {
         }
         let last = copy.pending.len() - 1;
         for tokens in copy.pending[..last].chunks(self.runner.limits().tokens) {
-            let (role, outputs) = (Role::Prompt, Outputs::None);
-            match self.runner.step(&[Chunk { seq: &copy.id, rows: tokens.into(), role, outputs }]) {
+            let (phase, outputs) = (Phase::Prefill, Outputs::None);
+            match self.runner.step(&[Chunk { seq: &copy.id, rows: tokens.into(), phase, outputs }])
+            {
                 Ok(_) => copy.computed.extend_from_slice(tokens),
                 Err(Error::Kv(_)) => return Ok(false),
                 Err(error) => return Err(error),
@@ -130,7 +131,7 @@ impl DraftModel {
         let copies = &self.seqs;
         let chunks = self.ready.iter().map(|&i| {
             let DraftSequence { id, pending, .. } = &copies[&seqs[i].key];
-            Chunk { seq: id, rows: pending.into(), role: Role::Generated, outputs: Outputs::Last }
+            Chunk { seq: id, rows: pending.into(), phase: Phase::Decode, outputs: Outputs::Last }
         });
         self.sampled.clear();
         match self.runner.launch(chunks.clone()) {
@@ -141,7 +142,7 @@ impl DraftModel {
         let vocab_size = self.runner.vocab_size();
         if let Some(mut wants) = self.runner.wants() {
             for i in 0..self.ready.len() {
-                wants.shorten((i, 0), Few::best(vocab_size), None, |_| ());
+                wants.shorten((i, 0), TopKRequest::best(vocab_size), None, |_| ());
             }
         }
         let mut rows = self.runner.collect(chunks)?;

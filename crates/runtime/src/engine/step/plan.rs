@@ -3,7 +3,7 @@
 use crate::engine::sequence::{Sequence, Stage};
 use crate::generate::generator::Scratch;
 use crate::run::{Chunk, Outputs, Runner};
-use realizar_backends::Role;
+use realizar_backends::Phase;
 
 /// A sequence's part of a step. Its tokens are [`Sequence::scheduled`].
 #[derive(Debug)]
@@ -12,7 +12,7 @@ pub(in crate::engine) struct PlannedChunk {
     pub(in crate::engine) seq_idx: usize,
     /// The index of the chunk in the batch.
     pub(in crate::engine) batch_idx: usize,
-    pub(in crate::engine) role: Role,
+    pub(in crate::engine) phase: Phase,
     pub(in crate::engine) outputs: Outputs<'static>,
 }
 
@@ -30,15 +30,15 @@ impl StepPlan {
     ) -> impl Iterator<Item = Chunk<'a>> + Clone {
         self.chunks.iter().map(|chunk| {
             let seq = &seqs[chunk.seq_idx];
-            let rows = match chunk.role {
-                Role::Prompt => {
+            let rows = match chunk.phase {
+                Phase::Prefill => {
                     let end = seq.n_computed + seq.scheduled.len();
                     seq.prompt.rows().slice(seq.n_computed..end)
                 }
-                Role::Generated => seq.scheduled.as_slice().into(),
+                Phase::Decode => seq.scheduled.as_slice().into(),
             };
             let kv = seq.kv.as_ref().expect("a scheduled sequence has pages");
-            Chunk { seq: kv, rows, role: chunk.role, outputs: chunk.outputs }
+            Chunk { seq: kv, rows, phase: chunk.phase, outputs: chunk.outputs }
         })
     }
 

@@ -10,7 +10,7 @@ use crate::Error;
 use crate::engine::sequence::{SeqKey, Sequence, Stage};
 use crate::engine::stats::Counters;
 use crate::run::{Outputs, Runner};
-use realizar_backends::{Few, Role};
+use realizar_backends::{Phase, TopKRequest};
 use realizar_text::sampling::NextToken;
 
 /// A sequence's decode row in the step that was launched ahead.
@@ -86,7 +86,7 @@ impl RunAhead {
         runner: &mut Runner,
         pending: Option<&PendingOutput>,
     ) -> Option<()> {
-        let limits = runner.wants()?.offer();
+        let limits = runner.wants()?.sample_limits();
         if plan.chunks.len() < seqs.len() || !runner.wants_only_shortlists() {
             return None;
         }
@@ -130,8 +130,8 @@ impl RunAhead {
             seq.scheduled.clear();
             seq.scheduled.push(last);
             seq.n_drafts = 0;
-            let (role, outputs) = (Role::Generated, Outputs::Last);
-            plan.chunks.push(PlannedChunk { seq_idx, batch_idx, role, outputs });
+            let (phase, outputs) = (Phase::Decode, Outputs::Last);
+            plan.chunks.push(PlannedChunk { seq_idx, batch_idx, phase, outputs });
         }
         let n_wasted = n_rows - plan.chunks.len();
         stats.update(|stats| stats.ahead_wasted += n_wasted as u64);
@@ -147,7 +147,7 @@ impl RunAhead {
     /// Requests a single token of each discarded row, since otherwise all its logits would be copied
     /// to the host.
     fn minimize_discarded(&self, plan: &StepPlan, runner: &mut Runner) {
-        let best = Few::best(runner.vocab_size());
+        let best = TopKRequest::best(runner.vocab_size());
         let Some(mut wants) = runner.wants() else { return };
         let mut kept = plan.chunks.iter().map(|chunk| chunk.batch_idx).peekable();
         for batch_idx in 0..self.n_launched {

@@ -4,7 +4,8 @@ use realizar_backends::Error;
 use realizar_backends::cpu::CpuBackend;
 use realizar_backends::metrics::DispatchMetrics;
 use realizar_backends::{
-    Backend, Batch, Beside, Executable, ExecutableOptions, MemoryUse, Offer, Shortlist, Wants,
+    AsyncExecutable, Backend, Batch, Executable, ExecutableOptions, MemoryUse, SampleLimits,
+    SampleRequests, Shortlist,
 };
 use realizar_formats::FileWatch;
 use realizar_kvcache::{PageCopy, PageId, StateId};
@@ -161,7 +162,7 @@ impl Executable for FaultyExecutable {
         Ok(rows)
     }
 
-    fn beside(&mut self) -> Option<&mut dyn Beside> {
+    fn as_async(&mut self) -> Option<&mut dyn AsyncExecutable> {
         if self.is_async { Some(self) } else { None }
     }
 
@@ -207,12 +208,12 @@ impl Executable for FaultyExecutable {
 }
 
 /// Steps run when they are collected, and give whole rows.
-impl Beside for FaultyExecutable {
-    fn offer(&self) -> Offer {
-        Offer { max_rows: 0, max_best: 0, max_listed: 0, max_draws: 0 }
+impl AsyncExecutable for FaultyExecutable {
+    fn sample_limits(&self) -> SampleLimits {
+        SampleLimits { max_rows: 0, max_best: 0, max_listed: 0, max_draws: 0 }
     }
 
-    fn collect(&mut self, batch: &Batch, _: &Wants) -> Result<(), Error> {
+    fn collect(&mut self, batch: &Batch, _: &SampleRequests) -> Result<(), Error> {
         self.rows.clear();
         self.rows.extend_from_slice(self.inner.run(batch, &[])?);
         self.fault.reach(self.place);
@@ -231,7 +232,7 @@ impl Beside for FaultyExecutable {
         unreachable!("none is offered")
     }
 
-    fn read_row(&mut self, _: &Wants, _: usize) -> Result<&[f32], Error> {
+    fn read_row(&mut self, _: &SampleRequests, _: usize) -> Result<&[f32], Error> {
         unreachable!("all rows are given")
     }
 }

@@ -8,7 +8,7 @@ use super::{LIVES, Runner, note};
 use crate::Error;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::seq_id::SeqId;
-use realizar_backends::{Batch, Role};
+use realizar_backends::{Batch, Phase};
 use realizar_model::graph::plan::RowLimits;
 use realizar_text::sampling::NextToken;
 
@@ -43,7 +43,7 @@ impl Ahead {
 impl Runner {
     /// Whether a step can be launched after one that is not collected yet.
     pub(crate) fn runs_ahead(&mut self) -> bool {
-        self.executable.beside().is_some_and(|beside| beside.runs_ahead())
+        self.executable.as_async().is_some_and(|beside| beside.runs_ahead())
     }
 
     /// Whether shortlists are wanted of all output rows of the step that was launched.
@@ -69,8 +69,9 @@ impl Runner {
             note((seqs, offsets), cache, chunks, Ok(()))?;
         }
         self.wants.settle();
-        let (role, outputs) = (Role::Generated, Outputs::Last);
-        let rows = next.clone().map(|(_, seq, _)| Chunk { seq, rows: LATER.into(), role, outputs });
+        let (phase, outputs) = (Phase::Decode, Outputs::Last);
+        let rows =
+            next.clone().map(|(_, seq, _)| Chunk { seq, rows: LATER.into(), phase, outputs });
         self.check(rows.clone())?;
         self.grow(rows.clone())?;
         self.swap_ahead();
@@ -84,7 +85,7 @@ impl Runner {
         ahead.launched.clear();
         ahead.launched.extend(next.map(|(_, seq, _)| seq.idx));
         ahead.is_launched = true;
-        let beside = executable.beside().expect("steps run beside the host");
+        let beside = executable.as_async().expect("steps run beside the host");
         Ok(beside.launch_next(batch, wants, &ahead.batch, &ahead.sources)?)
     }
 

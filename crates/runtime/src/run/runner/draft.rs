@@ -107,7 +107,7 @@ impl Runner {
                 group.slots.push((page.0, idx as u32));
             }
         }
-        batch.n_generated = batch.tokens.len();
+        batch.n_decode = batch.tokens.len();
         assert!(batch.n_rows() <= self.limits.outputs, "rows of a step that drafts");
         if self.cache.has_states() {
             batch.state_reads.resize(batch.seqs.len(), None);

@@ -3,14 +3,14 @@
 use super::{LIVES, Runner, note, shrink};
 use crate::Error;
 use crate::run::chunk::{Chunk, OutputRows};
-use crate::run::results::{Results, RowWants};
+use crate::run::results::{Results, RowRequests};
 use realizar_formats::FileWatch;
 
 impl Runner {
     /// Whether steps run beside the host, so that it can work between [`Self::launch`] and
     /// [`Self::collect`].
     pub(crate) fn runs_beside(&mut self) -> bool {
-        self.executable.beside().is_some()
+        self.executable.as_async().is_some()
     }
 
     /// Begins a step of these chunks, of whose outputs all logits are wanted unless
@@ -40,9 +40,9 @@ impl Runner {
 
     /// What is wanted of the step that was launched, and the shortlists that there can be; `None` if
     /// rows have to be whole.
-    pub(crate) fn wants(&mut self) -> Option<RowWants<'_>> {
-        let offer = self.executable.beside()?.offer();
-        Some(RowWants { wants: &mut self.wants, offer, first_rows: &self.first_rows })
+    pub(crate) fn wants(&mut self) -> Option<RowRequests<'_>> {
+        let offer = self.executable.as_async()?.sample_limits();
+        Some(RowRequests { wants: &mut self.wants, offer, first_rows: &self.first_rows })
     }
 
     /// Waits for the step of these chunks, which was launched, and returns what was wanted of it. A step that was launched
@@ -61,14 +61,14 @@ impl Runner {
         let ahead = ahead.is_launched.then_some(&*ahead.sources);
         let width = self.output_width;
         let check = || files.iter().try_for_each(FileWatch::check).map_err(Error::from);
-        if executable.beside().is_none() {
+        if executable.as_async().is_none() {
             let rows = executable.run(batch, &[]).map_err(Error::from);
             let rows = rows.and_then(|rows| check().map(|()| rows));
             let values = note((seqs, offsets), cache, chunks, rows)?;
             return Ok(Results::of_rows(OutputRows { values, width, first_rows }));
         }
         wants.settle();
-        let beside = executable.beside().expect("it was there");
+        let beside = executable.as_async().expect("it was there");
         let collected = beside.collect(batch, wants).map_err(Error::from).and_then(|()| check());
         if is_noted {
             collected?;

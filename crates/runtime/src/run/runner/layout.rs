@@ -4,7 +4,7 @@ use super::{LIVES, Runner};
 use crate::Error;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::prompt::Source;
-use realizar_backends::{BatchSeq, Role, SeqTable};
+use realizar_backends::{BatchSeq, Phase, SeqTable};
 use realizar_model::graph::plan::RowLimits;
 use std::ops::Range;
 
@@ -34,7 +34,7 @@ impl Runner {
             let at = (self.seq(chunk.seq).len(), &self.offsets[chunk.seq.idx]);
             self.rules.check(chunk.rows, at)?;
             let mut bidirectional = chunk.rows.bidirectional();
-            if bidirectional.any(|segment| chunk.role == Role::Generated || !segment.is_whole()) {
+            if bidirectional.any(|segment| chunk.phase == Phase::Decode || !segment.is_whole()) {
                 return request("rows with bidirectional attention must be in one prefill chunk");
             }
             let len = self.seq(chunk.seq).len() + chunk.rows.len();
@@ -62,11 +62,11 @@ impl Runner {
         batch.clear();
         first_rows.clear();
         first_rows.extend(chunks.clone().map(|_| 0));
-        let of_role = |role| {
+        let of_phase = |phase| {
             let chunks = chunks.clone().enumerate();
-            chunks.filter(move |(_, chunk)| chunk.role == role)
+            chunks.filter(move |(_, chunk)| chunk.phase == phase)
         };
-        for (i, chunk) in of_role(Role::Generated).chain(of_role(Role::Prompt)) {
+        for (i, chunk) in of_phase(Phase::Decode).chain(of_phase(Phase::Prefill)) {
             let seq = seqs[chunk.seq.idx].as_ref().expect(LIVES);
             let (first_row, n_rows) = (batch.tokens.len(), chunk.rows.len());
             batch.tokens.extend_from_slice(chunk.rows.ids());
@@ -83,8 +83,8 @@ impl Runner {
                 let Range { start, end } = segment.rows;
                 batch.see_each_other(first_row + start..first_row + end);
             }
-            if chunk.role == Role::Generated {
-                batch.n_generated += n_rows;
+            if chunk.phase == Phase::Decode {
+                batch.n_decode += n_rows;
             }
             first_rows[i] = batch.outputs.len();
             let row = |idx: usize| (first_row + idx) as u32;

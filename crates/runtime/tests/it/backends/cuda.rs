@@ -6,7 +6,7 @@ use realizar_kvcache::PAGE_LEN;
 use realizar_quant::BlockType;
 use realizar_runtime::backend::cuda::CudaBackend;
 use realizar_runtime::backend::{
-    Arithmetic, Backend, DeviceFault, Error as BackendError, Executable, ExecutableOptions, Role,
+    Arithmetic, Backend, DeviceFault, Error as BackendError, Executable, ExecutableOptions, Phase,
 };
 use realizar_runtime::graph::Fusions;
 use realizar_runtime::plan::Plan;
@@ -117,15 +117,15 @@ fn check_launches(path: &Path, kv_type: BlockType, wanted: [&[(&str, usize)]; 2]
     let options = LoadOptions { max_seq_len, kv_type, ..LoadOptions::default() };
     let mut model = Model::load(path, &backend, &options).unwrap();
     let seq = model.runner().new_sequence();
-    let chunks = [(&[3, 4, 5][..], Role::Prompt), (&[6], Role::Generated), (&[7], Role::Generated)];
-    for (tokens, role) in chunks {
+    let chunks = [(&[3, 4, 5][..], Phase::Prefill), (&[6], Phase::Decode), (&[7], Phase::Decode)];
+    for (tokens, phase) in chunks {
         model.reset_metrics();
         device.start_counting();
-        let chunk = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+        let chunk = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
         model.runner().step(&[chunk]).unwrap();
         let ran: Vec<String> = device.take_counts().into_iter().map(|of| of.kernel).collect();
         assert_eq!(model.metrics().gpu_dispatches, ran.len() as u64, "{ran:?}");
-        for &(kernel, wanted) in wanted[usize::from(role == Role::Generated)] {
+        for &(kernel, wanted) in wanted[usize::from(phase == Phase::Decode)] {
             let found = ran.iter().filter(|name| *name == kernel).count();
             assert_eq!(found, wanted, "{kernel}: {ran:?}");
         }
@@ -184,21 +184,21 @@ fn decode_rows(path: &Path, in_bf16: bool, sizes: &[(usize, bool)]) -> (Vec<f32>
     let mut run = |from: usize, n: usize, with_prompt: bool| -> Vec<Vec<f32>> {
         let runner = model.runner();
         let seqs: Vec<_> = (0..n + 1).map(|_| runner.new_sequence()).collect();
-        let (outputs, role) = (Outputs::Last, Role::Prompt);
+        let (outputs, phase) = (Outputs::Last, Phase::Prefill);
         for (i, seq) in seqs[..n].iter().enumerate() {
             let ids = prompt(from + i);
-            let chunk = Chunk { seq, rows: (&ids).into(), role, outputs: Outputs::None };
+            let chunk = Chunk { seq, rows: (&ids).into(), phase, outputs: Outputs::None };
             runner.step(&[chunk]).unwrap();
         }
         let ids: Vec<_> = (from..from + n).map(token).collect();
         let mut chunks: Vec<_> = seqs
             .iter()
             .zip(&ids)
-            .map(|(seq, ids)| Chunk { seq, rows: ids.into(), role: Role::Generated, outputs })
+            .map(|(seq, ids)| Chunk { seq, rows: ids.into(), phase: Phase::Decode, outputs })
             .collect();
         let long: Vec<u32> = (100..140).collect();
         if with_prompt {
-            chunks.push(Chunk { seq: &seqs[n], rows: (&long).into(), role, outputs });
+            chunks.push(Chunk { seq: &seqs[n], rows: (&long).into(), phase, outputs });
         }
         let rows = runner.step(&chunks).unwrap();
         let found = (0..chunks.len()).map(|i| rows.row(i, 0).to_vec()).collect();
@@ -346,9 +346,9 @@ fn a_profile_times_operations_and_changes_no_bit() {
         let options = LoadOptions { max_seq_len: Some(96), profile, ..LoadOptions::default() };
         let mut model = Model::load(&tiny::tiny("llama"), &backend, &options).unwrap();
         let seq = model.runner().new_sequence();
-        let chunks = [(&[3, 4, 5][..], Role::Prompt), (&[6], Role::Generated)];
-        let rows = chunks.map(|(tokens, role)| {
-            let chunk = Chunk { seq: &seq, rows: tokens.into(), role, outputs: Outputs::Last };
+        let chunks = [(&[3, 4, 5][..], Phase::Prefill), (&[6], Phase::Decode)];
+        let rows = chunks.map(|(tokens, phase)| {
+            let chunk = Chunk { seq: &seq, rows: tokens.into(), phase, outputs: Outputs::Last };
             let rows = model.runner().step(&[chunk]).unwrap();
             rows.row(0, 0).iter().map(|x| x.to_bits()).collect()
         });
@@ -388,19 +388,19 @@ fn launches_that_start_early_change_no_bit() {
         let mut model = Model::load(path, &backend, &options).unwrap();
         let runner = model.runner();
         let seqs = [runner.new_sequence(), runner.new_sequence()];
-        let steps: [(&[u32], Role, usize); 5] = [
-            (&[3, 4, 5], Role::Prompt, 2),
-            (&[6], Role::Generated, 1),
-            (&[7], Role::Generated, 1),
-            (&[8], Role::Generated, 2),
-            (&[9], Role::Generated, 2),
+        let steps: [(&[u32], Phase, usize); 5] = [
+            (&[3, 4, 5], Phase::Prefill, 2),
+            (&[6], Phase::Decode, 1),
+            (&[7], Phase::Decode, 1),
+            (&[8], Phase::Decode, 2),
+            (&[9], Phase::Decode, 2),
         ];
         let mut found = Vec::new();
-        for (tokens, role, n) in steps {
+        for (tokens, phase, n) in steps {
             let outputs = Outputs::Last;
             let chunks: Vec<_> = seqs[..n]
                 .iter()
-                .map(|seq| Chunk { seq, rows: tokens.into(), role, outputs })
+                .map(|seq| Chunk { seq, rows: tokens.into(), phase, outputs })
                 .collect();
             let rows = runner.step(&chunks).unwrap();
             found.extend((0..n).flat_map(|i| rows.row(i, 0)).map(|x| x.to_bits()));
@@ -429,12 +429,12 @@ fn prompts(path: &Path, wgmma: bool, cuts: &[usize], others: usize) -> (Vec<f32>
     let noise: Vec<u32> = (20..20 + others as u32).collect();
     let mut found = Vec::new();
     device.start_counting();
-    let steps = cuts.windows(2).map(|cut| (&ids[cut[0]..cut[1]], Role::Prompt));
-    for (tokens, role) in steps.chain([(&[40][..], Role::Generated)]) {
+    let steps = cuts.windows(2).map(|cut| (&ids[cut[0]..cut[1]], Phase::Prefill));
+    for (tokens, phase) in steps.chain([(&[40][..], Phase::Decode)]) {
         let outputs = Outputs::Last;
-        let mut chunks = vec![Chunk { seq: &seq, rows: tokens.into(), role, outputs }];
-        if others > 0 && role == Role::Prompt {
-            chunks.insert(0, Chunk { seq: &other, rows: (&noise).into(), role, outputs });
+        let mut chunks = vec![Chunk { seq: &seq, rows: tokens.into(), phase, outputs }];
+        if others > 0 && phase == Phase::Prefill {
+            chunks.insert(0, Chunk { seq: &other, rows: (&noise).into(), phase, outputs });
         }
         let rows = runner.step(&chunks).unwrap();
         found.push(rows.row(chunks.len() - 1, 0).to_vec());

@@ -1,7 +1,7 @@
 //! Prompts with segments of embeddings, and what transformers computes for them.
 
 use super::tiny::tiny;
-use realizar_runtime::backend::{Arithmetic, Backend, Role};
+use realizar_runtime::backend::{Arithmetic, Backend, Phase};
 use realizar_runtime::{
     Chunk, Embeddings, Error, LoadOptions, Model, OutputRows, Outputs, Prompt, Rows,
 };
@@ -130,8 +130,12 @@ pub(crate) fn logits(model: &mut Model, rows: Rows<'_>, chunk: usize) -> Vec<Vec
         let rest = rows.slice(done..rows.len());
         let n = (1..=rest.len()).rev().find(|&n| n <= chunk && rest.cut(n) == n);
         let n = n.unwrap_or_else(|| (1..=rest.len()).find(|&n| rest.cut(n) == n).unwrap());
-        let step =
-            Chunk { seq: &seq, rows: rest.slice(0..n), role: Role::Prompt, outputs: Outputs::All };
+        let step = Chunk {
+            seq: &seq,
+            rows: rest.slice(0..n),
+            phase: Phase::Prefill,
+            outputs: Outputs::All,
+        };
         let found = runner.step(&[step]).unwrap();
         all.extend((0..n).map(|i| found.row(0, i).to_vec()));
         done += n;
@@ -144,10 +148,10 @@ pub(crate) fn bits(rows: &[Vec<f32>]) -> Vec<Vec<u32>> {
 }
 
 /// Runs rows in a step of their own, of a new sequence.
-pub(crate) fn refused(model: &mut Model, rows: Rows<'_>, role: Role) -> String {
+pub(crate) fn refused(model: &mut Model, rows: Rows<'_>, phase: Phase) -> String {
     let runner = model.runner();
     let seq = runner.new_sequence();
     let step: Result<OutputRows<'_>, Error> =
-        runner.step(&[Chunk { seq: &seq, rows, role, outputs: Outputs::Last }]);
+        runner.step(&[Chunk { seq: &seq, rows, phase, outputs: Outputs::Last }]);
     step.unwrap_err().to_string()
 }

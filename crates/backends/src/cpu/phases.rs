@@ -1,4 +1,4 @@
-//! The roles of a batch's rows, and the arithmetic in which a row of each role meets packed weights.
+//! The phases of a batch's rows, and the arithmetic in which a row of each phase meets packed weights.
 
 use crate::{Arithmetic, Batch};
 use realizar_kernels_cpu::{PackedArithmetic, Tier};
@@ -27,13 +27,13 @@ pub(super) fn packed_arithmetics(
 /// so what rounding does to their keys and values reaches every row.
 const FINE_POSITIONS: u32 = 4;
 
-/// The rows of a step, split by role.
+/// The rows of a step, split by phase.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RoleRows<'a> {
     /// All rows.
     pub(super) n_rows: usize,
     /// Of these, the first so many are generated tokens.
-    pub(super) n_generated: usize,
+    pub(super) n_decode: usize,
     /// Rows whose activations have two planes, ascending; none of a generated token.
     pub(super) fine: &'a [Range<usize>],
 }
@@ -56,7 +56,7 @@ impl FineRows {
         self.tokens.clear();
         let [_, of_prompts] = packed_arithmetics(arithmetic, tier, RowDomain::Tokens);
         if of_prompts == PackedArithmetic::Int8 {
-            for (row, &position) in batch.positions.iter().enumerate().skip(batch.n_generated) {
+            for (row, &position) in batch.positions.iter().enumerate().skip(batch.n_decode) {
                 match self.tokens.last_mut() {
                     _ if position >= FINE_POSITIONS => {}
                     Some(last) if last.end == row => last.end += 1,
@@ -69,15 +69,15 @@ impl FineRows {
 
     /// The rows of a batch in steps on rows of `domain`.
     pub(super) fn of(&self, domain: RowDomain, batch: &Batch) -> RoleRows<'_> {
-        let (n_rows, n_generated, fine) = match domain {
-            RowDomain::Tokens => (batch.n_rows(), batch.n_generated, self.tokens.as_slice()),
+        let (n_rows, n_decode, fine) = match domain {
+            RowDomain::Tokens => (batch.n_rows(), batch.n_decode, self.tokens.as_slice()),
             RowDomain::Outputs => (
                 batch.outputs.len(),
                 batch.n_generated_outputs(),
                 std::slice::from_ref(&self.outputs),
             ),
         };
-        RoleRows { n_rows, n_generated, fine }
+        RoleRows { n_rows, n_decode, fine }
     }
 }
 
@@ -88,13 +88,13 @@ impl RoleRows<'_> {
         self,
         [generated, prompt]: [A; 2],
     ) -> impl Iterator<Item = (A, Run)> {
-        let Self { n_rows, n_generated, .. } = self;
-        let first = if generated == prompt { n_rows } else { n_generated };
+        let Self { n_rows, n_decode, .. } = self;
+        let first = if generated == prompt { n_rows } else { n_decode };
         let runs = [(generated, 0..first), (prompt, first..n_rows)];
         let runs = runs.into_iter().filter(|(_, rows)| !rows.is_empty());
         runs.map(move |(arithmetic, rows)| {
-            let n_generated = n_generated.clamp(rows.start, rows.end) - rows.start;
-            (arithmetic, Run { rows, n_generated })
+            let n_decode = n_decode.clamp(rows.start, rows.end) - rows.start;
+            (arithmetic, Run { rows, n_decode })
         })
     }
 }
@@ -104,7 +104,7 @@ impl RoleRows<'_> {
 pub(super) struct Run {
     pub(super) rows: Range<usize>,
     /// Of these, the first so many are generated tokens.
-    pub(super) n_generated: usize,
+    pub(super) n_decode: usize,
 }
 
 #[cfg(test)]
@@ -121,17 +121,17 @@ mod tests {
         let batch = Batch {
             tokens: vec![0; n_rows],
             positions,
-            n_generated: 2,
+            n_decode: 2,
             outputs: vec![0, 1, 4, 9],
             ..Batch::default()
         };
         let mut check = |tier, arithmetic, expected: &[Range<usize>]| {
             fine.begin(&batch, arithmetic, tier);
             let rows = fine.of(RowDomain::Tokens, &batch);
-            assert_eq!((rows.n_rows, rows.n_generated, rows.fine), (n_rows, 2, expected));
+            assert_eq!((rows.n_rows, rows.n_decode, rows.fine), (n_rows, 2, expected));
             let rows = fine.of(RowDomain::Outputs, &batch);
             assert_eq!(
-                (rows.n_rows, rows.n_generated, rows.fine),
+                (rows.n_rows, rows.n_decode, rows.fine),
                 (4, 2, std::slice::from_ref(&(2..4)))
             );
         };
@@ -142,20 +142,17 @@ mod tests {
 
     #[test]
     fn rows_are_split_by_role_where_the_arithmetic_is() {
-        let check =
-            |n_rows, n_generated, [generated, prompt]: [&'static str; 2], expected: &[_]| {
-                let runs: Vec<_> =
-                    RoleRows { n_rows, n_generated, fine: &[] }.runs([generated, prompt]).collect();
-                let expected: Vec<_> = expected
-                    .iter()
-                    .map(|&(name, start, end, n_generated)| {
-                        (name, Run { rows: start..end, n_generated })
-                    })
-                    .collect();
-                assert_eq!(runs, expected, "{n_generated} of {n_rows} rows");
-            };
-        for (n_rows, n_generated) in [(1, 1), (1, 0), (40, 0), (40, 8), (40, 40)] {
-            check(n_rows, n_generated, ["a", "a"], &[("a", 0, n_rows, n_generated)]);
+        let check = |n_rows, n_decode, [generated, prompt]: [&'static str; 2], expected: &[_]| {
+            let runs: Vec<_> =
+                RoleRows { n_rows, n_decode, fine: &[] }.runs([generated, prompt]).collect();
+            let expected: Vec<_> = expected
+                .iter()
+                .map(|&(name, start, end, n_decode)| (name, Run { rows: start..end, n_decode }))
+                .collect();
+            assert_eq!(runs, expected, "{n_decode} of {n_rows} rows");
+        };
+        for (n_rows, n_decode) in [(1, 1), (1, 0), (40, 0), (40, 8), (40, 40)] {
+            check(n_rows, n_decode, ["a", "a"], &[("a", 0, n_rows, n_decode)]);
         }
         check(40, 8, ["a", "b"], &[("a", 0, 8, 8), ("b", 8, 40, 0)]);
         check(8, 8, ["a", "b"], &[("a", 0, 8, 8)]);
