@@ -6,9 +6,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use brotli_decompressor::Decompressor;
 use sha2::{Digest, Sha256};
 
 /// The sources.
@@ -17,6 +19,9 @@ pub(crate) const SOURCES: &str = "crates/kernels-cuda/cuda";
 pub(crate) const IMAGES: &str = "crates/kernels-cuda/image";
 /// The hashes of images and ingredients.
 pub(crate) const LIST: &str = "crates/kernels-cuda/image/SHA256SUMS";
+
+/// What lies beside the images.
+const BESIDE: [&str; 2] = [LIST, super::resources::FILE];
 
 /// The image of a source.
 pub(crate) fn image_name(source: &Path) -> PathBuf {
@@ -30,6 +35,28 @@ pub(crate) fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| file.is_file());
     files.sort();
     Ok(files)
+}
+
+/// The images that are there, by name.
+pub(super) fn packed(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = files(&root.join(IMAGES))?;
+    files.retain(|file| file.to_string_lossy().ends_with(".ptx.br"));
+    Ok(files)
+}
+
+/// The text of an image.
+pub(super) fn unpacked(image: &Path) -> Result<String> {
+    let file = fs::File::open(image).with_context(|| image.display().to_string())?;
+    let mut text = String::new();
+    let mut unpacked = Decompressor::new(file, 1 << 16);
+    unpacked.read_to_string(&mut text).with_context(|| image.display().to_string())?;
+    Ok(text)
+}
+
+/// The kernels of a module of PTX, in its order.
+pub(super) fn kernels(ptx: &str) -> Vec<&str> {
+    let entries = ptx.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
+    entries.filter_map(|rest| rest.split('(').next()).map(str::trim).collect()
 }
 
 /// The SHA-256 of a file in hexadecimal digits.
@@ -154,7 +181,9 @@ pub(crate) fn stale(root: &Path, sources: &[(PathBuf, String)]) -> Result<Vec<St
     let mut names = differing(&parse(&listed)?, &found);
     for file in files(&root.join(IMAGES))? {
         let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if file != root.join(LIST) && !found.iter().any(|entry| entry.name == name) {
+        if !BESIDE.iter().any(|list| file == root.join(list))
+            && !found.iter().any(|entry| entry.name == name)
+        {
             names.push(name);
         }
     }
@@ -204,6 +233,13 @@ mod tests {
         for broken in ["aa  image/a.ptx.br", "# image/a is made of aa\nbb  image/b", "<<<<<<<"] {
             assert!(parse(broken).is_err(), "{broken}");
         }
+    }
+
+    #[test]
+    fn the_kernels_of_an_image_are_its_entries() {
+        let ptx = "// .visible .entry no()\n.target sm_80\n.visible .entry one(\n\t.param .u64 a\n)\n\
+                   {\n}\n.func two()\n.visible .entry three()\n.entry\n";
+        assert_eq!(kernels(ptx), ["one", "three"]);
     }
 
     #[test]

@@ -3,40 +3,20 @@
 //!
 //! The CUDA compiler comes from Python packages of pinned versions, which are installed below
 //! cargo's target folder, and needs gcc. The same sources give the same images, byte for byte, so only those are made whose
-//! ingredients changed.
+//! ingredients changed. A report beside the images has the resources that each kernel takes.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
 
 use anyhow::{Context, Result, ensure};
 
+use self::compiler::{COMPILER, Compiler, in_parallel};
 use crate::shell;
 
+mod compiler;
 pub(crate) mod images;
-
-/// The compiler's packages, and what packs images. Version 13.0 makes PTX 9.0, which drivers from 580 on take.
-const COMPILER: &[&str] = &[
-    "nvidia-cuda-nvcc==13.0.88",
-    "nvidia-cuda-crt==13.0.88",
-    "nvidia-nvvm==13.0.88",
-    "nvidia-cuda-runtime==13.0.96",
-    "nvidia-cuda-cccl==13.0.85",
-    "brotli==1.2.1",
-];
-
-/// Packs a file: the packages' folder, the file, and what it becomes. A module says the same for each of its block types and sizes,
-/// so the window holds all of it: images are 0.55 of what gzip, whose window is 32 KiB, makes of them.
-const PACK: &str = "\
-import sys
-sys.path.insert(0, sys.argv[1])
-import brotli
-with open(sys.argv[2], 'rb') as text, open(sys.argv[3], 'wb') as packed:
-    packed.write(brotli.compress(text.read(), quality=11, lgwin=24))
-";
+pub(crate) mod resources;
+mod sass;
 
 /// Where the interpreter's test kernels lie.
 const INTERPRETED: &str = "crates/ptx/tests/kernels";
@@ -66,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.language != Some(Language::Wgsl) {
         build_images()?;
         build_interpreted()?;
+        resources::update(&shell::root())?;
     }
     Ok(())
 }
@@ -80,20 +61,7 @@ fn build_images() -> Result<()> {
     println!("kernels: {} of {} images are stale", stale.len(), all.len());
     if !stale.is_empty() {
         let compiler = Compiler::install()?;
-        let left = Mutex::new(stale.into_iter());
-        let next = || left.lock().expect("no thread panics").next();
-        // A thread for each core: compilers are programs of one.
-        thread::scope(|scope| {
-            let work = || -> Result<()> {
-                while let Some(image) = next() {
-                    build_image(&compiler, &root, &image.source)?;
-                }
-                Ok(())
-            };
-            let n_threads = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-            let threads: Vec<_> = (0..n_threads).map(|_| scope.spawn(work)).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().expect("no thread panics"))
-        })?;
+        in_parallel(stale, |image| build_image(&compiler, &root, &image.source))?;
     }
     let path = root.join(images::LIST);
     fs::write(&path, images::list(&root, &all)?).with_context(|| path.display().to_string())
@@ -154,71 +122,4 @@ fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| file.extension().is_some_and(|e| e == "cu"));
     ensure!(!files.is_empty(), "no .cu files in {}", folder.display());
     Ok(files)
-}
-
-/// nvcc and ptxas, and what packs what they make.
-struct Compiler {
-    packages: PathBuf,
-    scratch: PathBuf,
-}
-
-impl Compiler {
-    /// Installs the packages, unless they are there in the pinned versions.
-    fn install() -> Result<Self> {
-        let folder = shell::target_dir()?.join("cuda-compiler");
-        let (packages, stamp) = (folder.join("packages"), folder.join("installed"));
-        let wanted = COMPILER.join("\n");
-        if fs::read_to_string(&stamp).is_ok_and(|installed| installed == wanted) {
-            return Ok(Self { packages, scratch: folder });
-        }
-        println!("kernels: install {}", COMPILER.join(" "));
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        }
-        let mut pip = shell::command("python3");
-        pip.args(["-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        shell::check(pip.args(["--no-deps", "--target"]).arg(&packages).args(COMPILER))?;
-        fs::write(stamp, wanted)?;
-        Ok(Self { packages, scratch: folder })
-    }
-
-    /// A program of the compiler.
-    fn program(&self, name: &str) -> Command {
-        shell::command(self.packages.join("nvidia/cu13/bin").join(name))
-    }
-
-    /// The file with the PTX of a source for a compute capability, ten times which is `arch`.
-    ///
-    /// nvcc passes inline assembly on unread, so ptxas assembles the text for each of `cards`; what it
-    /// makes is not kept.
-    fn compile(
-        &self,
-        source: &Path,
-        options: &[&str],
-        arch: &str,
-        cards: &[&str],
-    ) -> Result<PathBuf> {
-        let folder = source.parent().context("a source has a folder")?;
-        let name = source.file_name().context("a source has a name")?;
-        let made = |extension| self.scratch.join(name).with_extension(extension);
-        let (ptx, cubin) = (made("ptx"), made("cubin"));
-        let mut nvcc = self.program("nvcc");
-        nvcc.current_dir(folder).args(["-ptx", "-O3", "-Werror", "all-warnings"]);
-        nvcc.args(options).arg(format!("-arch=compute_{arch}")).arg(name).arg("-o").arg(&ptx);
-        shell::check(&mut nvcc).with_context(|| source.display().to_string())?;
-        for card in cards {
-            let mut ptxas = self.program("ptxas");
-            ptxas.args(["--warning-as-error", &format!("-arch=sm_{card}")]);
-            shell::check(ptxas.arg(&ptx).arg("-o").arg(&cubin))
-                .with_context(|| source.display().to_string())?;
-        }
-        Ok(ptx)
-    }
-
-    /// Packs a file, and names what it becomes.
-    fn pack(&self, file: &Path, packed: &Path) -> Result<()> {
-        let mut python = shell::command("python3");
-        python.args(["-I", "-c", PACK]).arg(&self.packages).args([file, packed]);
-        shell::check(&mut python).with_context(|| packed.display().to_string())
-    }
 }
