@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 
-use crate::kernels::{image_sources, images};
+use crate::kernels::{image_sources, images, resources};
 use crate::{shell, web};
 
 mod circles;
@@ -101,6 +101,10 @@ pub(crate) fn run() -> Result<()> {
     for name in images::stale(&root, &image_sources(&root)?)? {
         let message = format!("`{name}` is not what its sources give: cargo xtask kernels cuda");
         findings.push(Finding::new(Path::new(images::LIST), 0, message));
+    }
+    for message in resources::stale(&root)? {
+        let message = format!("{message}: cargo xtask kernels cuda");
+        findings.push(Finding::new(Path::new(resources::FILE), 0, message));
     }
     if web::stale(&root)? {
         let message = "the page is not what its sources give: cargo xtask web";
