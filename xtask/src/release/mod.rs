@@ -18,9 +18,6 @@ use sha2::{Digest, Sha256};
 use crate::platforms::{self, Platform};
 use crate::{processor, shell};
 
-/// Features of the published program: those of every server, none of the tests.
-const FEATURES: &str = "kv-events,otel";
-
 /// `cargo xtask release`
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -28,7 +25,7 @@ pub(crate) struct Args {
     /// Apple's SDK if it is there).
     #[arg(long, value_name = "TRIPLE", value_parser = platforms())]
     target: Option<String>,
-    /// Pack this program instead of building one; its features are to be `kv-events` and `otel`.
+    /// Pack this program, built with default features, instead of building one.
     #[arg(long, value_name = "PATH")]
     bin: Option<PathBuf>,
     /// With `--target`: the same program for this machine, which writes completions and manual pages
@@ -92,7 +89,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     release.write_extras()?;
     release.archive()?;
     let sbom = release.out.join(format!("{}.cdx.json", release.name()));
-    fs::write(sbom, sbom::document(&release.version, &release.triple, FEATURES)?)?;
+    fs::write(sbom, sbom::document(&release.version, &release.triple)?)?;
     debian::build(&release)?;
     release.checksums()?;
     release.starts()?;
@@ -102,7 +99,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Builds the program, for this machine or another platform.
 fn build(platform: Option<Platform>) -> Result<PathBuf> {
     let strip = "profile.release.strip=\"symbols\"";
-    let args = ["--release", "--locked", "--package", "realizar", "--features", FEATURES];
+    let args = ["--release", "--locked", "--package", "realizar"];
     let args = [&args[..], &["--config", strip]].concat();
     if let Some(platform) = platform {
         return platforms::build(platform, &args);

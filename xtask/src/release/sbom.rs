@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::shell;
 
-/// The document for the program of this version, platform and features.
-pub(super) fn document(version: &str, host: &str, features: &str) -> Result<String> {
+/// The document for the program of this version and platform.
+pub(super) fn document(version: &str, host: &str) -> Result<String> {
     let mut command = shell::cargo();
     command.args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host]);
-    command.args(["--manifest-path", "crates/cli/Cargo.toml", "--features", features]);
+    command.args(["--manifest-path", "crates/cli/Cargo.toml"]);
     let metadata = shell::json(&mut command)?;
     let lock = fs::read_to_string(shell::root().join("Cargo.lock"))?;
     let lock: toml::Table = toml::from_str(&lock).context("Cargo.lock")?;
