@@ -18,6 +18,7 @@ mod floors;
 mod layers;
 mod lexer;
 mod links;
+mod quotes;
 mod seam;
 mod source;
 mod text;
@@ -65,12 +66,14 @@ pub(crate) fn run() -> Result<()> {
     }
     let walked = walked::Walked::read(&root)?;
     let mut sources = circles::Sources::default();
+    let mut quotes = quotes::Quotes::default();
     let mut findings = Vec::new();
     for file in &files {
         let Ok(bytes) = std::fs::read(root.join(file)) else { continue };
         findings.extend(crates::fixture_size(file, bytes.len()));
         let Ok(text) = String::from_utf8(bytes) else { continue };
         findings.extend(text::check(file, &text));
+        quotes.read(file, &text);
         match file.extension().and_then(|e| e.to_str()) {
             Some("rs") => {
                 findings.extend(source::check(file, &text));
@@ -89,6 +92,7 @@ pub(crate) fn run() -> Result<()> {
         }
     }
     findings.extend(sources.check());
+    findings.extend(quotes.check());
     let metadata = shell::json(shell::cargo().args([
         "metadata",
         "--no-deps",
