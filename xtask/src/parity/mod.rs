@@ -51,7 +51,7 @@ pub(crate) struct Args {
     #[arg(long)]
     memory: bool,
     /// Compare the tiny models on the CPU, on lavapipe and on the interpreter of the CUDA kernels, and write
-    /// docs/models.md; with --only, print it.
+    /// docs/models.md and fixtures/archs/parity.md; with --only, print the figures.
     #[arg(long, conflicts_with_all = ["archs", "bits", "real", "tiers", "memory", "plain", "lavapipe", "tier"])]
     table: bool,
     /// Where the models run: cpu, wgpu, wgpu:N, cuda, cuda:N or cuda-interpreter, which needs an engine with that crate

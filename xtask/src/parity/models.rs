@@ -1,5 +1,5 @@
-//! `cargo xtask parity --table`: writes `docs/models.md`, the architectures and how far the logits of
-//! their tiny models are from transformers' on every device.
+//! `cargo xtask parity --table`: writes `docs/models.md`, the table of architectures, and
+//! `fixtures/archs/parity.md`, the distance of their tiny models' logits from transformers' on every device.
 //!
 //! Names, descriptions and refusals are read from the files of the architectures, figures come from runs
 //! of the engine. Nothing here lists an architecture.
@@ -17,8 +17,10 @@ use crate::lavapipe::Width;
 use crate::totals::Totals;
 use crate::{shell, table};
 
-/// Where the table is kept.
+/// Where the table of architectures is kept.
 const DOCUMENT: &str = "docs/models.md";
+/// Where the figures of the tiny models are kept.
+const FIGURES_DOCUMENT: &str = "fixtures/archs/parity.md";
 /// Largest allowed difference of a logit, relative to the largest logit of its row.
 const TOLERANCE: f64 = 1e-3;
 
@@ -30,17 +32,20 @@ const INTRODUCTION: &str = "\
 A model is run by its architecture, which a GGUF file names in `general.architecture` and a Hugging Face
 directory in `model_type`. Any other name is an error that lists the supported ones. The architecture also determines
 which settings and tensors a file may have: an unsupported one is an error at load that names it.
+[Parity](../fixtures/archs/parity.md) compares a tiny model of each with transformers on CPU, wgpu and CUDA.
 
 ";
 
 const FIGURES: &str = "\
-## Parity
+# Parity
 
-Tiny random models of these architectures, in F32, against transformers: the largest difference of a logit,
-relative to the largest logit of its row, over four positions of a prompt of 44 tokens. The columns are ways to
-compute the same logits: the prompt as a whole; in chunks of 1, 7 and 16; token by token as decode rows; and as a
-prompt batched with two other sequences. All must be at most 1e-3, and the most likely token must be
-transformers'. wgpu runs on lavapipe, and the CUDA kernels on their interpreter, both on the CPU; models with
+<!-- Written by `cargo xtask parity --table`; manual changes are lost. -->
+
+Tiny random models of the [supported architectures](../../docs/models.md), in F32, against transformers. A figure is
+the largest difference of a logit, relative to the largest logit of its row, over four positions of a prompt of 44
+tokens. The columns are ways to compute the same logits: the prompt as a whole; in chunks of 1, 7 and 16; token by token
+as decode rows; and as a prompt batched with two other sequences. Each figure must be at most 1e-3, and the most likely
+token must be transformers'. wgpu runs on lavapipe, and the CUDA kernels on their interpreter, both on the CPU; models with
 quantized weights are compared on the quantized weights.
 
 ";
@@ -96,10 +101,11 @@ fn architectures() -> Result<Vec<Architecture>> {
     Ok(found)
 }
 
-/// Runs all models on all devices and writes the document; with `--only`, prints it.
+/// Runs all models on all devices and writes both documents; with `--only`, prints the figures.
 pub(super) fn run(bin: &Path, dir: &Path, args: &Args) -> Result<Totals> {
     let architectures = architectures()?;
-    let mut document = INTRODUCTION.to_owned() + &listed(&architectures) + "\n" + FIGURES;
+    let document = INTRODUCTION.to_owned() + &listed(&architectures);
+    let mut parity = FIGURES.to_owned();
     let mut totals = Totals::default();
     let goldens = archs::goldens(dir, args)?;
     let place = |device: &str| Args { device: device.to_owned(), ..Args::default() };
@@ -131,14 +137,16 @@ pub(super) fn run(bin: &Path, dir: &Path, args: &Args) -> Result<Totals> {
         }
         let header =
             ["model", "architecture", "format", "whole", "chunks", "generated", "batch", "token"];
-        document += &format!("### {title}\n\n{}\n", table::render(&header, &rows));
+        parity += &format!("## {title}\n\n{}\n", table::render(&header, &rows));
     }
-    let document = document.trim_end().to_owned() + "\n";
+    let parity = parity.trim_end().to_owned() + "\n";
     if args.only.is_empty() && args.dir.is_none() {
-        fs::write(shell::root().join(DOCUMENT), document)?;
-        println!("wrote {DOCUMENT}");
+        for (path, text) in [(DOCUMENT, document), (FIGURES_DOCUMENT, parity)] {
+            fs::write(shell::root().join(path), text)?;
+            println!("wrote {path}");
+        }
     } else {
-        println!("{document}");
+        println!("{parity}");
     }
     Ok(totals)
 }
