@@ -11,6 +11,11 @@
 //! | `cuda` | `cuda` | NVIDIA GPUs, by the driver, which is opened when a GPU is asked for |
 //! | `wgpu` | `wgpu` | GPUs by Vulkan, Metal and DX12 |
 //!
+//! Each has one arm per operation. `gpu` assembles a plan's weights for both kinds of GPUs, [`stages`] runs the parts
+//! of a split model in order, and `cuda::ranks` those of tensor-parallel ranks side by side. [`packed_cache`] keeps
+//! packed weights in a file, and [`fingerprint`] lists the dependencies of that file and of a saved session.
+//! [`metrics`] counts the work of devices, without locks.
+//!
 //! ```
 //! use realizar_backends::Backend;
 //! use realizar_backends::cpu::CpuBackend;

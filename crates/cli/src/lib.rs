@@ -1,7 +1,20 @@
 //! The program `realizar` as a function: argument parsing, logging, exit codes.
 //!
-//! A command is one file in `commands/` and one row in `commands::Command`; where a model
-//! comes from is decided in `source/`. Exit codes: 0 success, 1 error, 2 usage, 130 interrupted.
+//! A command is one file in `commands` and one row in `commands::Command`. Exit codes: 0 success, 1 error, 2 usage, 130
+//! interrupted. The modules are floors: each uses only those before it.
+//!
+//! | floor | what it holds |
+//! |---|---|
+//! | `screen` | standard output and standard error; signs in place of characters that a terminal would obey |
+//! | `status` | the progress line |
+//! | `interrupt`, `log`, `program` | Ctrl-C, logging, the one place that starts other programs |
+//! | `ui` | everything that is printed besides results |
+//! | `flags`, `grammar`, `otel`, `source`, `terminal` | parsers of values; trace export; from a model argument to a path; Markdown as it is streamed |
+//! | `config`, `mcp` | the config file, as further arguments; MCP servers and their tools |
+//! | `options`, `engine` | options that commands share; models loaded for them |
+//! | `commands` | the command line |
+//!
+//! An option is defined once, for the parser; the config file and `realizar config` read the same definitions.
 #![forbid(unsafe_code)]
 
 // The floors, the lowest first.

@@ -8,6 +8,18 @@
 //!
 //! The crate knows no model: the meaning of names and shapes is up to its users.
 //!
+//! | modules | what they hold |
+//! |---|---|
+//! | `gguf` | metadata, tensor tables and parts of GGUF files, and a writer |
+//! | `safetensors` | the same for safetensors |
+//! | `tensor`, `tensor_type` | a tensor of either format, with its shape row-major, outermost first |
+//! | `bytes`, `map` | mapped or owned bytes |
+//! | `lost_pages` | truncation of a mapped file, which `survive_lost_pages` turns into an error |
+//! | `output`, `file_size`, `free_memory` | files that are written, and limits of the system |
+//!
+//! [`TensorType`] is a [`BlockType`](realizar_quant::BlockType) or a type that occurs in files only (integers,
+//! booleans, `F64`, unknown ids), so the two cannot be confused.
+//!
 //! ```
 //! use realizar_formats::{Gguf, GgufWriter, TensorType};
 //!

@@ -15,6 +15,21 @@
 //! - [`matmul_f32`] multiplies weights of any type with F32 activations.
 //! - [`matmul_rows`] does so for float weights and few rows.
 //!
+//! | modules | what they hold |
+//! |---|---|
+//! | `tier`, `features`, `topology` | instruction sets as tokens that exist only if they were detected; cores, caches and nodes |
+//! | `team`, `pages`, `memory` | the threads, and large memory in huge pages on the node of the thread that first touches it |
+//! | `rows` | matrices of F32 with a stride |
+//! | `packed` | quantized weights in packed form: a description per type (`types`, `few_bits`, `points`), and kernels per tier |
+//! | `vec_dot` | the widening to F32 per type, and dot products of float types |
+//! | `quantize`, `streams`, `matmul` | activations as 8-bit integers; the order in which weights are read; the products |
+//! | `tiles` | products of BF16 tiles, in AMX and in software |
+//! | `lanes` | vectors of 8 and 16 lanes, scalar, AVX2 and AVX-512, over which other kernels are written once |
+//! | `attention`, `kv` | attention over pages, storing keys and values |
+//! | `recurrent`, `route`, `experts` | layers with a state; the selection of experts, and rows sorted by expert |
+//! | `norm`, `rope`, `activation`, `elementwise`, `embed` | the rest of a layer |
+//! | `logits`, [`math`] | maxima and integer sums over the vocabulary; exponentials and functions built on them |
+//!
 //! ```
 //! use realizar_kernels_cpu::{
 //!     BlockType, Epilogue, MatrixRef, PanelScratch, Rows, RowsMut, Team, Tier, matmul_f32,

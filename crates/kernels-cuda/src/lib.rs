@@ -8,6 +8,17 @@
 //! The terms of each sum have a fixed order, which does not depend on the other rows of a step, and compilers do not
 //! contract operations. The bits of a result therefore depend on its own inputs alone.
 //!
+//! The modules are floors: each uses only those before it. `cuda/` has the kernels in CUDA C++, `image/` what `cargo
+//! xtask kernels cuda` compiles of them.
+//!
+//! | floor | what it holds |
+//! |---|---|
+//! | `device` | the trait, NVIDIA's driver and NCCL opened at run time, buffers, small copies through pinned memory, launches that start early |
+//! | `image`, `matrix`, `pages`, `states` | kernels on their way to a device; weights in planes that are read 16 bytes at a time; keys and values; recurrent states |
+//! | `kernels` | the functions of each image, those of a type loaded when it is first used |
+//! | `ops` | the operations, a file each |
+//! | `bench` | `bench_cuda`, with the feature `bench` |
+//!
 //! ```
 //! use std::sync::Arc;
 //!

@@ -4,6 +4,17 @@
 //! function that binds its kernel to buffers once; a [`Recorder`] then runs bound kernels for any number
 //! of rows, as one command buffer. The crate knows no model and no file format.
 //!
+//! The folders are floors: each uses only those before it.
+//!
+//! | floor | what it holds |
+//! |---|---|
+//! | `device` | the list of adapters; an opened device, its buffers, pipelines and faults |
+//! | `dispatch` | shaders assembled from parts, kernels bound to buffers, the location of rows, command buffers, time taken on the device |
+//! | `storage` | quantized matrices, keys and values in pages, recurrent states in slots |
+//! | `ops` | the operations, a file each |
+//!
+//! In `shaders/`, `decode/` widens a type's blocks, and `levels/` and `dot4/` multiply them with 8-bit activations.
+//!
 //! ```
 //! use realizar_kernels_wgpu::{
 //!     Adapter, BlockType, Gpu, GpuOptions, Linear, Matrix, Rows, RowsAt, View, matvec,

@@ -4,6 +4,15 @@
 //! page. It allocates no tensor memory, which belongs to the backends, and knows no model: a group of
 //! layers is described by a [`GroupSpec`].
 //!
+//! | modules | what they hold |
+//! |---|---|
+//! | `pool`, `block_table` | pages, and those of a sequence |
+//! | `layout` | the place of a layer's keys and values inside a page |
+//! | `prefix` | the prefix cache, a tree of pages |
+//! | `state` | recurrent states in slots |
+//! | `symbol` | the identity of a prompt's rows |
+//! | `cache`, `sequence` | sequences that adopt, grow, fork and share |
+//!
 //! ```
 //! use realizar_kvcache::{BlockTable, BlockType, GroupSpec, KvLayout, PAGE_LEN, PagePool};
 //!

@@ -11,6 +11,14 @@
 //! [`architectures::record`] records a checkpoint's forward pass as a [`graph::Graph`]. A backend's
 //! [`graph::Fusions`] rewrite it, and [`plan::plan`] gives every value a place in one arena.
 //!
+//! - `checkpoint`: `gguf_settings` and `hf_settings` read settings, `class` decides the meaning of an absent or null
+//!   key of config.json, `names` has tensor names, `quantized` linears stored in several tensors, `unread` settings
+//!   that no architecture read, `multimodal` and `ollama` other layouts of files, `pooling` the default of embeddings.
+//! - `graph`: `builder` records, `fuse` and `select` rewrite, `split` and `shard` divide, `body` and `draft` are parts,
+//!   `plan` lays out, `print` is the text form.
+//! - `architectures`: `mod.rs` is the registry, `pieces` has the shared parts, `config` and `rope` the settings,
+//!   `loader` finds, checks and binds weights, `experts` and `predictor` are parts of layers.
+//!
 //! ```
 //! use realizar_model::checkpoint::Checkpoint;
 //! use realizar_model::{ModelOutput, architectures};

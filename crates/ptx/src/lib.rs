@@ -9,6 +9,17 @@
 //! Results have the same bits in every run. They equal those of a GPU, except where PTX leaves a result open within
 //! bounds: approximate functions, and the order of sums in matrix products.
 //!
+//! | modules | what they hold |
+//! |---|---|
+//! | `syntax`, `module` | words, statements and functions of a module, with their lines; modules parsed once per process |
+//! | `decode` | from a statement to an instruction, a file per family; calls become the bodies of their functions |
+//! | `program` | decoded kernels, and functions of 32 lanes |
+//! | `exec` | warps, barriers, memory and its checks, asynchronous copies and products, which complete at the latest moment that PTX allows |
+//! | `numeric` | rounding, formats of 16 and 8 bits, approximate functions |
+//! | `device`, `streams`, `ranks` | memory, launches, streams, events, recorded graphs and exchanges, with the calls of a driver |
+//!
+//! Nothing that ships depends on this crate, except through features that are off by default.
+//!
 //! ```
 //! use realizar_ptx::{Checks, Device, Launch};
 //!
@@ -75,7 +86,16 @@ pub use streams::{Event, Graph, Stream};
 /// Optional checks of launches.
 ///
 /// Always checked: accesses are aligned and inside allocations, lanes arrive at collectives, threads at barriers, and
-/// lane and barrier numbers exist. `docs/architecture.md` states the cost of the optional checks.
+/// lane and barrier numbers exist. The cost of the optional checks, in millions of warp instructions per second on one
+/// core of an EPYC 9004 (`tests/it/bench.rs`):
+///
+/// | checked | product of Q8 weights by dp4a | softmax of rows |
+/// |---|---|---|
+/// | all | 8.2 | 17 |
+/// | all but races in shared memory | 8.7 | 18 |
+/// | all but races in global memory | 18 | 37 |
+/// | no races | 19 | 38 |
+/// | no races, no uninitialized reads | 19 | 38 |
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checks {
     /// Report reads of uninitialized registers and shared memory.

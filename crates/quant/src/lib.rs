@@ -6,6 +6,16 @@
 //! files use. [`dequantize`], [`quantize`] and [`dot`] work on rows of bytes of any type. Each type has a
 //! module with its block struct (such as [`BlockQ4K`]): plain data of alignment 1 that bytes cast to.
 //!
+//! | modules | what they hold |
+//! |---|---|
+//! | `block_type` | the table of types |
+//! | [`q4_k`] and its siblings | a type each: block struct, quantization, dequantization |
+//! | [`floats`], [`small_floats`], [`f8`], [`half_bytes`] | numbers of 16 and 8 bits |
+//! | [`codebook`], `grids` | levels that blocks index |
+//! | `k_search`, `codebook_search`, `ternary_search`, `range` | the scales that fit a row best |
+//! | [`levels`], [`k_scales`] | a level for every element and unpacked scales, for backends that repack blocks |
+//! | `row` | rows of blocks |
+//!
 //! ```
 //! use realizar_quant::{BlockType, dequantize, dot, quantize};
 //!

@@ -1,22 +1,23 @@
-//! Models as graphs, plans and backends; tokenizers, chat templates, sampling,
-//! generation.
+//! Loaded models: steps of many sequences, generation, and the engine.
 //!
 //! The modules are floors: the lowest comes first, and each uses only those before it.
 //!
 //! | floor | what it holds |
 //! |---|---|
-//! | [`text`] | tokenizers, chat templates, sampling and grammars: text and ids, no model |
-//! | [`checkpoint`] | model files: their settings, and their tensors by name |
-//! | [`graph`] | operations, what a weight is, fusions, the split in parts, the plan |
-//! | [`architectures`] | from a checkpoint's settings and weights to a graph, a file per family |
-//! | [`backend`] | from a plan to an executable on a device, and what it reports |
 //! | [`run`] | a loaded model: its parts on their devices, and steps of sequences |
 //! | [`generate`] | one request: an answer, an embedding, a saved session |
 //! | [`engine`] | many requests at once |
 //! | [`measure`] | speed, and how well a text is predicted |
 //!
-//! Below them all are sizes in messages, [panics as values](panics) and threads that
-//! [can wait](lower_priority). [`Error`] is the error of all but [`text`], whose modules have their own.
+//! - `run`: `model` loads with `options`, `placement` decides which part runs where, `kv_room` and `context` size the
+//!   cache, `device` finds backends, `prompt` and `rules` describe prompts, `runner` runs steps.
+//! - `generate`: `answer` goes from logits to text, for sessions and engine alike; `session` is one sequence, `reply` a
+//!   generation that is consumed as it runs, `session_file` a saved session.
+//! - `engine`: `worker` is the loop, `queue` has waiting and running sequences, `schedule` plans a step and `step` runs
+//!   it, `speculate` drafts tokens, `masks` computes grammar masks, `stream` gives a request's events.
+//!
+//! The crates below are re-exported: [`tokenizer`], [`template`], [`sampling`] and [`constrain`]; [`checkpoint`], [`graph`] and
+//! [`architectures`]; and [`backend`].
 //!
 //! A [`Model`] is loaded from a GGUF file or a Hugging Face directory onto a
 //! [`backend::Backend`]. Its architecture records a [`graph::Graph`], which is

@@ -3,6 +3,22 @@
 //! [`serve`] runs a server, [`Server`] does so in two steps; [`app`] is the same as a service, for a program that has a server of
 //! its own. [`Models`] holds the models by name, each a [`ServedModel`] around an engine.
 //!
+//! The modules are floors: each uses only those before it. An endpoint is one file under `api`, one line in `app` and
+//! its description in `openapi`.
+//!
+//! | floor | what it holds |
+//! |---|---|
+//! | `fields`, `ids`, [`ignored`], `record`, `tool_host` | fields of JSON, ids, request fields without effect, finished requests, tools |
+//! | `config`, `error` | settings; the table of failures with their statuses |
+//! | `chat`, `hosts`, `kv_events`, `page` | conversations of all APIs and the parts of an answer; hosts and origins; cache events; the page |
+//! | `registry` | the models by name, loaded or not: leases, loads, unloads, memory |
+//! | `state` | data that handlers share: samples for the dashboard, stored responses, tool calls |
+//! | `http` | connections, TLS, keys, bodies |
+//! | `answer` | from conversations to token ids, grammars, generation, streams |
+//! | `api` | the endpoints, a folder per API |
+//! | `openapi` | the description, served as `/openapi.json` |
+//! | `app`, `server` | routes and layers; the server from its first connection to its end |
+//!
 //! ```
 //! use realizar_runtime::Model;
 //! use realizar_runtime::engine::{Engine, EngineOptions};

@@ -9,6 +9,17 @@
 //!
 //! Each module has its own error type. All features are on by default; without them the crate is a tokenizer.
 //!
+//! - In `tokenizer`, `gguf` and `hf` read vocabularies; `bpe`, `spm` and `pretokenizer` encode, `stream` decodes piece
+//!   by piece.
+//! - In `template`, `source`, `scan` and `budget` check and limit a template, `builtins` and `methods` have what Jinja2
+//!   and Python have and minijinja lacks, `order` arranges messages as a template takes them.
+//! - `template::guard` and `tokenizer::guard` keep user text from becoming control tokens.
+//! - In `sampling`, `sampler` chooses a token; `filters`, `penalties`, `dry` and `mirostat` change the candidates,
+//!   `stop` finds stop texts.
+//! - In `constrain`, `schema` checks JSON schemas, `estimate` bounds what they grow to, `rewrite` prepares them for
+//!   llguidance, `gbnf` and `lark` translate grammars, `state` gives the masks of one answer, and `reasoning` handles
+//!   the text before the grammar.
+//!
 //! ```
 //! use realizar_formats::Gguf;
 //! use realizar_text::tokenizer::{EncodeOptions, Tokenizer};
