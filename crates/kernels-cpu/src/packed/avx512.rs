@@ -15,11 +15,6 @@ use super::avx512_scales::{BlockScales, FormatAvx512, Integers};
 use crate::vec_dot::simd::{prefetch, prefetch_far};
 
 const SIGNED: bool = false;
-const DIRECT_ROWS: usize = 4;
-const TILE_ROWS: usize = 8;
-const REST_ROWS: usize = 4;
-const MINS_APART: bool = false;
-const FETCH_ROWS: bool = false;
 
 super::dot::dot_kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
@@ -27,11 +22,6 @@ super::dot::dot_kernels!(
     __m512,
     __m512i,
     FormatAvx512::integers_avx512
-);
-super::dot::word_products!(
-    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
-    1,
-    FormatAvx512
 );
 super::dot::two_panel_kernels!(
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",

@@ -1,20 +1,16 @@
-//! The vector kernels, written once for registers of 128, 256 and 512 bits.
+//! The kernels with 8-bit dot products in one instruction, written once for registers of
+//! 128, 256 and 512 bits.
 //!
-//! A function is compiled for one instruction set, so macros expand the kernels in a module per
-//! tier. [`dot_kernels`] has everything except the integer products of a word, which AVX2 computes
-//! in several instructions (`avx2`) and the other tiers in one ([`word_products`]).
+//! The instruction adds four products of bytes to a 32-bit sum in each lane. On x86 (`vpdpbusd`) it takes
+//! unsigned quants, and 128 is added to signed ones; on ARM (`sdot`) it takes signed quants, and unsigned ones
+//! have at most 6 bits. Sums start at the negative contribution of the 128 or of the format's offset.
+//!
+//! A function is compiled for one instruction set, so [`dot_kernels`] expands the functions in a module per
+//! tier.
 
-/// Expands to the kernels for `$n` registers per sixteen rows. The expanding module must define:
-/// - the vector instructions under the names used here,
-/// - `BlockScales`, `Integers` and `$unpack`, which unpacks the integers of a packed block,
-/// - `BlockSums::add_products`, which adds the integer products of 32 columns,
-/// - `operand`, which converts a word of quants to the form that `add_products` takes,
-/// - `TILE_ROWS` and `REST_ROWS`: a panel is multiplied with tiles of `TILE_ROWS` activation rows,
-///   the remaining rows with tiles of `REST_ROWS`, then one at a time,
-/// - `DIRECT_ROWS`: the number of activation rows that planes are multiplied with at a time,
-/// - `MINS_APART`: whether a panel's minimums take a second pass over its groups, because the
-///   products leave no registers for them,
-/// - `FETCH_ROWS`: whether the next tile of activation rows is prefetched.
+/// Expands to the kernels for `$n` registers per sixteen rows. The expanding module must define the vector
+/// instructions under the names used here, `SIGNED`, which says whether they take signed quants, and
+/// `BlockScales`, `Integers` and `$unpack` for the scales of a packed block.
 macro_rules! dot_kernels {
     ($features:literal, $n:literal, $float:ty, $int:ty, $Format:ident :: $unpack:ident) => {
         use $crate::packed::panel::PanelGroup;
@@ -42,21 +38,7 @@ macro_rules! dot_kernels {
             out
         }
 
-        /// Word `q` of each row, from a panel's group or from the planes of a packed block, as
-        /// `BlockSums::add_products` takes it.
-        ///
-        /// # Safety
-        /// The pointer is to the quants of a panel's group, or to the planes of 32 columns.
-        #[inline]
-        #[target_feature(enable = $features)]
-        unsafe fn word<F: $Format, const PANEL: bool>(at: *const u8, q: usize) -> Ints {
-            // SAFETY: the caller's promise; a panel's group has eight lines.
-            unsafe {
-                if PANEL { line(at.add(64 * q)) } else { operand::<F>(plane_word::<F>(at, q)) }
-            }
-        }
-
-        /// Unpacks word `q` of each row from the planes of a packed block.
+        /// Word `q` of each row from the planes of a packed block.
         ///
         /// # Safety
         /// The pointer is to the planes of 32 columns of the format.
@@ -119,13 +101,72 @@ macro_rules! dot_kernels {
                 Self { totals: [[[zero_f(); $n]; G]; T], mins: [[[zero_f(); $n]; G]; T] }
             }
 
-            /// Adds the sums of the first 32 columns of the activation rows times the minimums.
+            /// Adds the products of 32 columns of the groups, in panels or in planes, with
+            /// the first 32 of the activation rows.
             ///
             /// # Safety
-            /// Rows can be read.
+            /// Words and rows can be read.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn add_mins<F: $Format>(&mut self, integers: &[Integers; G], x: &[XRow; T]) {
+            unsafe fn add_group<F: $Format, const PANEL: bool>(
+                &mut self,
+                words: [*const u8; G],
+                integers: &[Integers; G],
+                x: &[XRow; T],
+            ) {
+                for half in 0..2 {
+                    let mut sums = [[[zero(); $n]; G]; T];
+                    let offset = if made_unsigned::<F>() { 128 } else { i32::from(F::OFFSET) };
+                    if offset > 0 {
+                        for t in 0..T {
+                            // SAFETY: a row has the sums of each half.
+                            let [a, b] = unsafe { *x[t].pair_sums.add(half) };
+                            let sum = set1_32(-offset * (i32::from(a) + i32::from(b)));
+                            sums[t] = [[sum; $n]; G];
+                        }
+                    }
+                    for q in 4 * half..4 * half + 4 {
+                        let mut w = [[zero(); $n]; G];
+                        for (w, words) in w.iter_mut().zip(words) {
+                            // SAFETY: the caller's promise.
+                            *w = unsafe {
+                                if PANEL {
+                                    line(words.add(64 * q))
+                                } else {
+                                    unsigned::<F>(plane_word::<F>(words, q))
+                                }
+                            };
+                        }
+                        for t in 0..T {
+                            let word = x[t].quants.wrapping_add(4 * q).cast::<i32>();
+                            // SAFETY: a row has eight words of 32 columns.
+                            let x = set1_32(unsafe { word.read_unaligned() });
+                            for g in 0..G {
+                                for r in 0..$n {
+                                    sums[t][g][r] = dot(sums[t][g][r], w[g][r], x);
+                                }
+                            }
+                        }
+                    }
+                    for t in 0..T {
+                        // SAFETY: a row has a scale of each half.
+                        let scale = unsafe { set1_f(*x[t].scales.add(half)) };
+                        for g in 0..G {
+                            for r in 0..$n {
+                                let mut sum = to_float(sums[t][g][r]);
+                                if F::FACTORS > 0 {
+                                    // The product is less than 2^24, and so exact.
+                                    let factor = srai_32::<16>(integers[g].factors[half][r]);
+                                    sum = mul(sum, to_float(factor));
+                                }
+                                if F::FLOAT_FACTORS {
+                                    sum = mul(sum, integers[g].mins[half][r]);
+                                }
+                                self.totals[t][g][r] = fmadd(scale, sum, self.totals[t][g][r]);
+                            }
+                        }
+                    }
+                }
                 for (mins, x) in self.mins.iter_mut().zip(x) {
                     for half in 0..F::MINS {
                         // SAFETY: a row has a sum for each minimum.
@@ -157,6 +198,23 @@ macro_rules! dot_kernels {
             }
         }
 
+        /// Whether 128 is added to the format's quants: they are signed and the instruction takes unsigned ones.
+        const fn made_unsigned<F: $Format>() -> bool {
+            F::PLANES.are_signed() && !SIGNED
+        }
+
+        /// A word of quants as the instruction takes it.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn unsigned<F: $Format>(mut word: Ints) -> Ints {
+            if made_unsigned::<F>() {
+                for word in &mut word {
+                    *word = xor(*word, set1_8(-128));
+                }
+            }
+            word
+        }
+
         /// See [`super::dot_groups`].
         ///
         /// # Safety
@@ -185,8 +243,8 @@ macro_rules! dot_kernels {
             }
         }
 
-        /// The products of some rows with a group. It is read again, from the nearest caches, for rows
-        /// whose sums have no room in the registers.
+        /// The products of some rows with a group, as many rows at a time as have room for their sums in the
+        /// registers; the group is read again from the nearest caches.
         ///
         /// # Safety
         /// As [`dot_groups`].
@@ -196,27 +254,27 @@ macro_rules! dot_kernels {
             rows: &[QuantizedRow<'_>],
             out: &mut [GroupSums],
         ) {
+            const MOST: usize = if $n == 1 { 4 } else { 2 };
             let mut done = 0;
             while done < rows.len() {
                 let (rows, out) = (&rows[done..], &mut out[done..]);
                 // SAFETY: the caller's promise.
                 unsafe {
-                    if let Some(&rows) = rows.first_chunk::<DIRECT_ROWS>() {
-                        dot_streams::<F, 1, DIRECT_ROWS>([group], rows, out);
-                    } else if let Some(&rows) = rows.first_chunk::<{ DIRECT_ROWS - 1 }>() {
-                        dot_streams::<F, 1, { DIRECT_ROWS - 1 }>([group], rows, out);
-                    } else if let Some(&rows) = rows.first_chunk::<{ DIRECT_ROWS / 2 }>() {
-                        dot_streams::<F, 1, { DIRECT_ROWS / 2 }>([group], rows, out);
+                    if let Some(&rows) = rows.first_chunk::<MOST>() {
+                        dot_streams::<F, 1, MOST>([group], rows, out);
+                    } else if let Some(&rows) = rows.first_chunk::<{ MOST - 1 }>() {
+                        dot_streams::<F, 1, { MOST - 1 }>([group], rows, out);
+                    } else if let Some(&rows) = rows.first_chunk::<{ MOST / 2 }>() {
+                        dot_streams::<F, 1, { MOST / 2 }>([group], rows, out);
                     } else {
                         dot_streams::<F, 1, 1>([group], [rows[0]], out);
                     }
                 }
-                done += rows.len().min(DIRECT_ROWS);
+                done += rows.len().min(MOST);
             }
         }
 
-        /// The products of `T` rows with `S` groups: a word of weights that is unpacked once meets
-        /// all rows.
+        /// The products of `T` rows with `S` groups. A word of weights is unpacked once for all rows.
         ///
         /// # Safety
         /// As [`dot_groups`].
@@ -258,8 +316,7 @@ macro_rules! dot_kernels {
                                     *x = x.skip::<F>(b * groups_of_block + g);
                                 }
                                 let integers = [F::$unpack(scales, g)];
-                                block_sums.add_products::<F, false>([planes], &integers, &x);
-                                block_sums.add_mins::<F>(&integers, &x);
+                                block_sums.add_group::<F, false>([planes], &integers, &x);
                             }
                         }
                         // SAFETY: as above.
@@ -296,7 +353,7 @@ macro_rules! dot_kernels {
                         // SAFETY: the planes are whole, and the panel has eight words of
                         // 64 bytes.
                         unsafe {
-                            let word = word::<F, false>(planes.as_ptr(), q);
+                            let word = unsigned::<F>(plane_word::<F>(planes.as_ptr(), q));
                             for (r, word) in word.into_iter().enumerate() {
                                 store(out.add($n * q + r), word);
                             }
@@ -322,18 +379,19 @@ macro_rules! dot_kernels {
             cols: std::ops::Range<usize>,
             sums: &mut [GroupSums],
         ) {
+            // As many rows as have room for their sums in the registers.
+            const TILE_ROWS: usize = if $n > 2 { 2 } else { 8 / $n };
             let rows = XRows::new::<F>(x, first, cols);
-            let (panels, sums) = ([panel], &mut [sums]);
             // SAFETY: the caller's promise.
             unsafe {
-                let done = multiply_tiles::<F, TILE_ROWS, 1>(panels, &rows, 0, sums);
-                let done = multiply_tiles::<F, REST_ROWS, 1>(panels, &rows, done, sums);
-                multiply_tiles::<F, 1, 1>(panels, &rows, done, sums);
+                let done = multiply_tiles::<F, TILE_ROWS, 1>([panel], &rows, 0, &mut [&mut *sums]);
+                let done = multiply_tiles::<F, 4, 1>([panel], &rows, done, &mut [&mut *sums]);
+                multiply_tiles::<F, 1, 1>([panel], &rows, done, &mut [&mut *sums]);
             }
         }
 
-        /// Adds the products of rows from row `first` on with `G` panels, `T` rows at a time
-        /// as long as there are so many. Returns the first row that is left.
+        /// Adds the products of the rows from row `first` on with `G` panels, `T` rows at a time while there are so
+        /// many. Returns the first row that is left.
         ///
         /// # Safety
         /// As [`multiply_panel`].
@@ -352,16 +410,13 @@ macro_rules! dot_kernels {
                     *tile = sums[first..first + T].as_mut_ptr();
                 }
                 // SAFETY: the caller's promise; the sums are those of `T` rows.
-                unsafe {
-                    multiply_rows::<F, T, G>(panels, rows.tile(first), T * rows.stride(), tile);
-                };
+                unsafe { multiply_rows::<F, T, G>(panels, rows.tile(first), tile) };
                 first += T;
             }
             first
         }
 
-        /// Adds the products of `T` activation rows with `G` panels. The next tile's rows are
-        /// `next` bytes after these.
+        /// Adds the products of `T` activation rows with `G` panels.
         ///
         /// # Safety
         /// As [`multiply_panel`]; from each pointer on there are the sums of `T` rows.
@@ -369,7 +424,6 @@ macro_rules! dot_kernels {
         unsafe fn multiply_rows<F: $Format, const T: usize, const G: usize>(
             panels: [&[PanelGroup]; G],
             mut rows: [XRow; T],
-            next: usize,
             sums: [*mut GroupSums; G],
         ) {
             let mut acc = [[[zero_f(); $n]; G]; T];
@@ -390,7 +444,6 @@ macro_rules! dot_kernels {
             }
             for _ in 0..panels[0].len() / groups_of_block {
                 let mut block_sums = BlockSums::<T, G>::zero();
-                let (block, block_rows) = (at, rows);
                 let mut scales = [BlockScales::none(); G];
                 for (scales, at) in scales.iter_mut().zip(at) {
                     // SAFETY: the panels have one length, so each has the block.
@@ -410,29 +463,10 @@ macro_rules! dot_kernels {
                     }
                     // SAFETY: as above.
                     unsafe {
-                        block_sums.add_products::<F, true>(words, &integers, &rows);
-                        if !MINS_APART {
-                            block_sums.add_mins::<F>(&integers, &rows);
-                        }
+                        block_sums.add_group::<F, true>(words, &integers, &rows);
                         for row in &mut rows {
-                            if FETCH_ROWS {
-                                prefetch(row.quants.wrapping_byte_add(next).cast::<u8>());
-                            }
                             *row = row.skip::<F>(1);
                         }
-                    }
-                }
-                let n_apart = if MINS_APART { groups_of_block } else { 0 };
-                for g in 0..n_apart {
-                    let mut integers = [Integers::none(); G];
-                    for (integers, panel) in integers.iter_mut().zip(block) {
-                        // SAFETY: as above.
-                        *integers = unsafe { Integers::load::<F>(&(*panel.add(g)).scales) };
-                    }
-                    // SAFETY: as above.
-                    unsafe {
-                        let x = block_rows.map(|row| row.skip::<F>(g));
-                        block_sums.add_mins::<F>(&integers, &x);
                     }
                 }
                 block_sums.finish::<F>(&scales, &mut acc);
@@ -457,106 +491,12 @@ macro_rules! dot_kernels {
 }
 pub(super) use dot_kernels;
 
-/// Expands to `BlockSums::add_products` and `operand` for tiers with an instruction that adds four
-/// products of bytes to a 32-bit sum, in a module that has [`dot_kernels`].
-///
-/// On x86 (`vpdpbusd`) the instruction takes unsigned quants, and 128 is added to signed ones; on ARM
-/// (`sdot`) it takes signed quants, and unsigned ones have at most 6 bits. The module says which with
-/// `SIGNED`. Sums start at the negative contribution of the 128 or of the format's offset.
-macro_rules! word_products {
-    ($features:literal, $n:literal, $Format:ident) => {
-        impl<const T: usize, const G: usize> BlockSums<T, G> {
-            /// Adds the products of 32 columns of the groups, in panels or in planes, with the first
-            /// 32 columns of the activation rows.
-            ///
-            /// # Safety
-            /// Words and rows can be read.
-            #[inline]
-            #[target_feature(enable = $features)]
-            unsafe fn add_products<F: $Format, const PANEL: bool>(
-                &mut self,
-                words: [*const u8; G],
-                integers: &[Integers; G],
-                x: &[XRow; T],
-            ) {
-                for half in 0..2 {
-                    let mut sums = [[[zero(); $n]; G]; T];
-                    let offset = if made_unsigned::<F>() { 128 } else { i32::from(F::OFFSET) };
-                    if offset > 0 {
-                        for t in 0..T {
-                            // SAFETY: a row has the sums of each half.
-                            let [a, b] = unsafe { *x[t].pair_sums.add(half) };
-                            let sum = set1_32(-offset * (i32::from(a) + i32::from(b)));
-                            sums[t] = [[sum; $n]; G];
-                        }
-                    }
-                    for q in 4 * half..4 * half + 4 {
-                        let mut w = [[zero(); $n]; G];
-                        for (w, words) in w.iter_mut().zip(words) {
-                            // SAFETY: the caller's promise.
-                            *w = unsafe { word::<F, PANEL>(words, q) };
-                        }
-                        for t in 0..T {
-                            let word = x[t].quants.wrapping_add(4 * q).cast::<i32>();
-                            // SAFETY: a row has eight words of 32 columns.
-                            let x = set1_32(unsafe { word.read_unaligned() });
-                            for g in 0..G {
-                                for r in 0..$n {
-                                    sums[t][g][r] = dot(sums[t][g][r], w[g][r], x);
-                                }
-                            }
-                        }
-                    }
-                    for t in 0..T {
-                        // SAFETY: a row has a scale of each half.
-                        let scale = unsafe { set1_f(*x[t].scales.add(half)) };
-                        for g in 0..G {
-                            for r in 0..$n {
-                                let mut sum = to_float(sums[t][g][r]);
-                                if F::FACTORS > 0 {
-                                    // The product is less than 2^24, and so exact.
-                                    let factor = srai_32::<16>(integers[g].factors[half][r]);
-                                    sum = mul(sum, to_float(factor));
-                                }
-                                if F::FLOAT_FACTORS {
-                                    sum = mul(sum, integers[g].mins[half][r]);
-                                }
-                                self.totals[t][g][r] = fmadd(scale, sum, self.totals[t][g][r]);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-
-        /// Whether 128 is added to the format's quants: they are signed and the instruction takes
-        /// unsigned ones.
-        const fn made_unsigned<F: $Format>() -> bool {
-            F::PLANES.are_signed() && !SIGNED
-        }
-
-        /// A word of quants as the instruction takes it.
-        #[inline]
-        #[target_feature(enable = $features)]
-        fn operand<F: $Format>(mut word: Ints) -> Ints {
-            if made_unsigned::<F>() {
-                for word in &mut word {
-                    *word = xor(*word, set1_8(-128));
-                }
-            }
-            word
-        }
-    };
-}
-pub(super) use word_products;
-
-/// The products with two panels at a time, for registers that have room for the sums of both, in a module
-/// that has [`dot_kernels`].
+/// Expands to the products with two panels at a time, for registers with room for the sums of both, in a
+/// module that has [`dot_kernels`].
 #[cfg(target_arch = "x86_64")]
 macro_rules! two_panel_kernels {
     ($features:literal, $Format:ident) => {
-        /// As [`multiply_panel`] for two panels of the same columns: a word of activations
-        /// that is loaded once meets both.
+        /// As [`multiply_panel`] for two panels of the same columns, which share the loads of activations.
         ///
         /// # Safety
         /// As [`multiply_panel`].
@@ -572,7 +512,7 @@ macro_rules! two_panel_kernels {
             // SAFETY: the caller's promise.
             unsafe {
                 let mut done = 0;
-                // Sums of minimums and what makes bytes unsigned take registers too.
+                // Sums of minimums and the constant that makes bytes unsigned take registers too.
                 if F::FACTORS == 0 && !F::PLANES.bytes {
                     done = multiply_tiles::<F, 6, 2>(panels, &rows, done, &mut sums);
                 }

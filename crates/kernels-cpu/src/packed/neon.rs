@@ -12,17 +12,11 @@ use std::arch::asm;
 use super::neon_scales::{BlockScales, FormatNeon, Integers};
 
 const SIGNED: bool = true;
-const DIRECT_ROWS: usize = 2;
-const TILE_ROWS: usize = 2;
-const REST_ROWS: usize = 1;
-const MINS_APART: bool = false;
-const FETCH_ROWS: bool = false;
 
 super::dot::dot_kernels!("neon,dotprod", 4, float32x4_t, int32x4_t, FormatNeon::integers_neon);
-super::dot::word_products!("neon,dotprod", 4, FormatNeon);
 
-/// Adds the products of the bytes in each lane. Inline assembly, because the minimum supported Rust
-/// version lacks the intrinsic.
+/// Adds the products of the bytes in each lane. Inline assembly, because older compilers lack the
+/// intrinsic.
 #[inline]
 #[target_feature(enable = "neon,dotprod")]
 fn dot(sum: int32x4_t, w: int32x4_t, x: int32x4_t) -> int32x4_t {

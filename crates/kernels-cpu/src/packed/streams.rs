@@ -67,12 +67,6 @@ impl XRows {
         Self { first: XRow::new::<F>(&x.row(first).slice_cols(cols)), stride: x.row_stride() }
     }
 
-    /// Bytes from one row to the next.
-    #[inline]
-    pub(super) fn stride(&self) -> usize {
-        self.stride
-    }
-
     /// The `T` rows from the `i`-th on. Pointers of rows past the last one must not be read.
     #[inline]
     pub(super) fn tile<const T: usize>(&self, i: usize) -> [XRow; T] {
