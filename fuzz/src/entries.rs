@@ -5,6 +5,7 @@
 pub const ENTRIES: &[(&str, &str, &str)] = &[
     ("formats/src/gguf/mod.rs", "open", "gguf"),
     ("formats/src/gguf/mod.rs", "from_bytes", "gguf"),
+    ("base/src/own_file.rs", "open", "session"),
     ("base/src/regular.rs", "open_regular", "gguf"),
     ("base/src/regular.rs", "read_regular", "config"),
     ("base/src/regular.rs", "read_regular_text", "tokenizer"),

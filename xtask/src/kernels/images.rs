@@ -20,8 +20,11 @@ pub(crate) const IMAGES: &str = "crates/kernels-cuda/image";
 /// The hashes of images and ingredients.
 pub(crate) const LIST: &str = "crates/kernels-cuda/image/SHA256SUMS";
 
+/// The report of [`resources`](super::resources).
+pub(crate) const RESOURCES: &str = "crates/kernels-cuda/image/RESOURCES";
+
 /// What lies beside the images.
-const BESIDE: [&str; 2] = [LIST, super::resources::FILE];
+const BESIDE: [&str; 2] = [LIST, RESOURCES];
 
 /// The image of a source.
 pub(crate) fn image_name(source: &Path) -> PathBuf {

@@ -16,7 +16,7 @@ use super::compiler::{COMPILER, Compiler, DISASSEMBLER, Disassembler, in_paralle
 use super::{images, sass};
 
 /// The report.
-pub(crate) const FILE: &str = "crates/kernels-cuda/image/RESOURCES";
+pub(crate) const FILE: &str = images::RESOURCES;
 
 /// What kernels are assembled for, ten times the compute capability: A100, H100, and the Blackwell of workstations.
 const TARGETS: [u32; 3] = [80, 90, 120];

@@ -49,9 +49,11 @@ const HOUSES: &[House] = &[
     House {
         src: "crates/backends/src",
         floors: &[
-            &["error"],
-            &["batch", "fingerprint", "memory", "metrics", "packed_cache"],
-            &["wanted"],
+            &["arithmetic", "error"],
+            &["batch", "memory", "metrics"],
+            &["fingerprint"],
+            &["packed_cache", "sample_requests"],
+            &["seam"],
             &["gpu"],
             &["cpu", "cuda", "stages", "wgpu"],
         ],

@@ -11,13 +11,11 @@ use super::store::{DeviceWeights, Store};
 use super::timing::Timing;
 use super::words::{Counts, SOURCE_WORDS, Words};
 use super::{device_error, kv_spec};
-use crate::DeviceFault;
-use crate::Error;
 use crate::gpu::weights::WeightLayout;
 use crate::metrics::{DeviceKind, DispatchMetrics, OpClass};
 use crate::{
-    Arithmetic, AsyncExecutable, Batch, Executable, ExecutableOptions, SampleLimits,
-    SampleRequests, Shortlist,
+    Arithmetic, AsyncExecutable, Batch, DeviceFault, Error, Executable, ExecutableOptions,
+    SampleLimits, SampleRequests, Shortlist,
 };
 use realizar_formats::FileWatch;
 use realizar_kernels_cuda as kernels;
@@ -169,8 +167,7 @@ impl<D: Device> CudaExecutable<D> {
         })
     }
 
-    /// Rows that a batch is filled up to, if its step can be captured: it has decode rows alone, and all of their
-    /// outputs are wanted.
+    /// The rows that a captured step is padded to; `None` unless all rows are decode rows with an output.
     fn captured_rows(&self, batch: &Batch) -> Option<usize> {
         let n = batch.n_rows();
         let all_wanted = self.plan.output.rows == RowDomain::Tokens || batch.outputs.len() == n;
@@ -454,7 +451,7 @@ impl<D: Device> CudaExecutable<D> {
         Error::Device { device: self.name.clone(), fault: DeviceFault::Other, reason }
     }
 
-    /// Waits for all that was queued.
+    /// Waits for all queued work.
     pub(super) fn wait(&self) -> Result<(), Error> {
         self.store.device.synchronize(&self.store.stream).map_err(|e| self.error(&e))
     }
@@ -589,8 +586,8 @@ impl<D: Device> Executable for CudaExecutable<D> {
     }
 
     fn host_bytes(&self) -> usize {
-        let lists = self.lists.as_ref().map_or(0, RowLists::host_bytes);
-        4 * (self.output.len() + self.words.capacity()) + lists
+        4 * (self.output.len() + self.words.capacity())
+            + self.lists.as_ref().map_or(0, RowLists::host_bytes)
     }
 
     fn files(&self) -> Vec<FileWatch> {
