@@ -71,7 +71,7 @@ impl TopK {
 }
 
 impl TopK {
-    /// As [`Self::read`], of a row of which a device found the best tokens, at least `k` or all above minus
+    /// As [`Self::select`], of a row of which a device found the best tokens, at least `k` or all above minus
     /// infinity, and the `total` of their shares; `None` if there are none.
     pub fn of_best(
         &mut self,
