@@ -13,7 +13,7 @@ pub enum Error {
     Load(#[from] realizar_model::Error),
     /// A device fails, or cannot run the model.
     #[error(transparent)]
-    Backend(#[from] realizar_backends::Error),
+    Backend(realizar_backends::Error),
     /// The tokenizer is missing or malformed.
     #[error("{}", in_file(path, &source.to_string()))]
     Tokenizer {
@@ -130,6 +130,18 @@ impl Error {
                 Self::NotFinite { path: path.to_owned() }
             }
             error => error,
+        }
+    }
+}
+
+impl From<realizar_backends::Error> for Error {
+    fn from(error: realizar_backends::Error) -> Self {
+        match error {
+            // One variant for a file, an option and the cache, whichever crate reports it.
+            realizar_backends::Error::Format(error) => Self::Load(error.into()),
+            realizar_backends::Error::Option { option, reason } => Self::Option { option, reason },
+            realizar_backends::Error::Kv(error) => Self::Kv(error),
+            error => Self::Backend(error),
         }
     }
 }

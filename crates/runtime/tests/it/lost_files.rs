@@ -12,9 +12,7 @@ use realizar_runtime::backend::Executable;
 use realizar_runtime::backend::cpu::CpuBackend;
 use realizar_runtime::engine::{Engine, EngineEvent, EngineOptions, Request, Sink};
 use realizar_runtime::sampling::SamplingParams;
-use realizar_runtime::{
-    BackendError, Error, GenerateParams, LoadError, LoadOptions, Model, PackedCache,
-};
+use realizar_runtime::{Error, GenerateParams, LoadError, LoadOptions, Model, PackedCache};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{channel, sync_channel};
@@ -146,10 +144,8 @@ fn a_file_that_is_truncated_while_it_is_loaded_is_an_error() {
     let then = std::convert::identity::<Box<dyn Executable>>;
     let cutting = OtherLoad { cpu: cpu(), before: || truncate(&path), then };
     let error = Model::load(&path, &cutting, &options).unwrap_err();
-    assert!(
-        matches!(error, Error::Backend(BackendError::Format(FormatError::Lost { .. }))),
-        "{error:?}"
-    );
+    let is_lost = matches!(error, Error::Load(LoadError::Format(FormatError::Lost { .. })));
+    assert!(is_lost, "{error:?}");
     assert_eq!(error.to_string(), format!("{}: {TEXT}", path.display()));
     assert!(!packed_dir.exists(), "nothing is kept of it");
 }
