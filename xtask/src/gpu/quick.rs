@@ -103,7 +103,7 @@ pub const SANITIZED: [&str; 12] = [
     "ops::quantize::tests::activations_and_norms_are_quantized",
     "ops::norm::tests::norms",
     "ops::shortlist::tests::lists_feed_the_next_step",
-    "ops::experts::tests::products_of_prompts_of_8_bit_integers",
+    "ops::experts::tests::products_for_prefill_of_8_bit_integers",
 ];
 
 /// compute-sanitizer's tools, the one that finds more first.

@@ -52,7 +52,7 @@ pub struct GpuInfo {
 
 impl fmt::Debug for Driver {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Driver").field("card", &self.gpu).finish_non_exhaustive()
+        f.debug_struct("Driver").field("gpu", &self.gpu).finish_non_exhaustive()
     }
 }
 
@@ -535,7 +535,7 @@ mod tests {
         }
 
         fn device(&self, index: usize) -> Result<(usize, String, Version), Error> {
-            Ok((index, format!("card {index}"), version(self.1[index])))
+            Ok((index, format!("gpu {index}"), version(self.1[index])))
         }
     }
 
@@ -543,7 +543,7 @@ mod tests {
     fn only_cards_of_capability_9_0_multiply_by_groups_of_warps() {
         assert_eq!(check_wgmma("H100", version((9, 0))), Ok(()));
         for other in [(8, 9), (10, 0), (12, 1)] {
-            let error = check_wgmma("card", version(other)).unwrap_err().to_string();
+            let error = check_wgmma("gpu", version(other)).unwrap_err().to_string();
             let (major, minor) = other;
             let expected = format!(
                 "gpu does not support the wgmma kernels: its compute capability is \
