@@ -2,13 +2,14 @@
 //!
 //! The weights of a corrupt file may be infinite, NaN, or so large that sums overflow. The result is then
 //! not finite either, and the model reports it as an error. So the operands are examined, but only if the
-//! result is not finite.
+//! result is not finite. Quantized weights are never ordinary, because their elements do not show every factor.
 
 use super::memory::Arena;
 use realizar_kernels_cpu::Rows;
 use realizar_model::graph::plan::Step;
 use realizar_model::graph::weights::{WeightData, Weights};
 use realizar_model::graph::{Norm, Op, Prologue};
+use realizar_quant::BlockType;
 
 /// Magnitude up to which an operand is ordinary. A squared activation times a gate and a weight is at
 /// most `2^80`, so sums over up to `2^40` columns do not overflow.
@@ -64,7 +65,8 @@ fn has_ordinary_weights(step: &Step, weights: &Weights) -> bool {
     };
     prologue_is_ordinary
         && parts.iter().all(|part| match weights.get(part.weight) {
-            WeightData::Matrix { ty, cols, data, .. } => {
+            // The factors of a quantized block can overflow where its quants are zero, which its elements do not show.
+            WeightData::Matrix { ty, cols, data, .. } if is_float(*ty) => {
                 let mut row = vec![0.0; *cols];
                 let row_bytes = ty.row_bytes(*cols).unwrap_or(0).max(1);
                 data.chunks(row_bytes).all(|bytes| {
@@ -75,6 +77,10 @@ fn has_ordinary_weights(step: &Step, weights: &Weights) -> bool {
         })
 }
 
+fn is_float(ty: BlockType) -> bool {
+    matches!(ty, BlockType::F32 | BlockType::F16 | BlockType::BF16)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,7 +88,6 @@ mod tests {
     use realizar_model::graph::GraphBuilder;
     use realizar_model::graph::plan::{Plan, RowLimits, plan};
     use realizar_model::graph::weights::{Linear, Weight, WeightId};
-    use realizar_quant::BlockType;
 
     /// A plan of one linear of 2 to 3 columns, whose weights are ones and `last`.
     fn linear(last: f32) -> (Plan, Weights) {
