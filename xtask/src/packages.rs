@@ -306,7 +306,7 @@ fn profiles(manifest: &str) -> String {
     let mut text = String::new();
     for line in manifest.lines() {
         if line.starts_with('[') {
-            let is_own = line.starts_with("[profile.dev.package.realizar-");
+            let is_own = line.starts_with("[profile.dev.package.realizar");
             is_profile = line.starts_with("[profile.dev") && !is_own;
         }
         if is_profile {
