@@ -124,11 +124,12 @@ mod tests {
             let all = traits(of, all.iter().map(String::as_str));
             assert_eq!(all.len(), of.len(), "some model has each: {all:?}");
             assert_eq!(traits(of, set.iter().copied()), all);
-            // None is there in vain.
-            for left_out in set {
-                let others = set.iter().copied().filter(|model| model != left_out);
-                assert_ne!(traits(of, others), all, "{left_out} adds nothing");
-            }
+        }
+        // None of the models for the widths is there in vain.
+        let all = traits(OPERATIONS, WIDTHS);
+        for left_out in WIDTHS {
+            let others = WIDTHS.into_iter().filter(|model| *model != left_out);
+            assert_ne!(traits(OPERATIONS, others), all, "{left_out} adds nothing");
         }
     }
 }
