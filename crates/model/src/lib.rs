@@ -28,7 +28,7 @@
 //! let config = architectures::config(&checkpoint)?;
 //! let context = config.max_seq_len;
 //! let model = architectures::record(&checkpoint, config, context, ModelOutput::Logits, false)?;
-//! assert_eq!((model.config.n_layers, model.config.dim), (1, 32));
+//! assert_eq!((model.config.layers.len(), model.config.dim), (1, 32));
 //! println!("{}", model.graph);
 //! # Ok::<(), realizar_model::Error>(())
 //! ```

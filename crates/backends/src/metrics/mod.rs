@@ -132,7 +132,7 @@ struct ClassMetrics {
 /// The counters of one device.
 ///
 /// ```
-/// use realizar_runtime::metrics::{DeviceKind, DispatchMetrics, OpClass};
+/// use realizar_backends::metrics::{DeviceKind, DispatchMetrics, OpClass};
 /// use std::time::Duration;
 ///
 /// let metrics = DispatchMetrics::new("cpu".to_owned(), DeviceKind::Cpu);
