@@ -17,7 +17,7 @@
 //! | `lost_pages` | truncation of a mapped file, which `survive_lost_pages` turns into an error |
 //! | `output`, `file_size`, `free_memory` | files that are written, and limits of the system |
 //!
-//! [`TensorType`] is a [`BlockType`](realizar_quant::BlockType) or a type that occurs in files only (integers,
+//! [`TensorType`] is a [`BlockType`] or a type that occurs in files only (integers,
 //! booleans, `F64`, unknown ids), so the two cannot be confused.
 //!
 //! ```
