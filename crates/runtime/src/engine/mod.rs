@@ -75,7 +75,7 @@ pub use stream::{EventStream, Finish};
 use crate::Error;
 use crate::generate::check_len;
 use crate::generate::generator::Generator;
-use crate::run::RequireOutput;
+use crate::run::require_output;
 use crate::run::{Model, Offsets, Prompt};
 use active::{Submission, Work};
 use masks::Masks;
@@ -314,7 +314,7 @@ impl Engine {
         sink: Sink,
     ) -> Result<Ticket, SubmitError> {
         let EmbeddingRequest { prompt, params, priority } = request;
-        self.model.output().require(ModelOutput::Embeddings)?;
+        require_output(self.model.output(), ModelOutput::Embeddings)?;
         self.check_prompt(&prompt)?;
         let pooler = self.model.pooler(&params)?;
         self.enqueue(prompt, priority, Work::Embedding(pooler), sink)
@@ -359,7 +359,7 @@ impl Engine {
 
     /// Validates a request, and creates the state of each answer.
     fn create_answers(&self, request: &Request) -> Result<Vec<Generator>, Error> {
-        self.model.output().require(ModelOutput::Logits)?;
+        require_output(self.model.output(), ModelOutput::Logits)?;
         self.check_prompt(&request.prompt)?;
         let vocab_size = self.model.vocab_size();
         if request.n == 0 || request.n > self.max_seqs {

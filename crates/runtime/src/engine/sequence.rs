@@ -72,7 +72,7 @@ pub(super) struct Sequence {
 }
 
 impl Sequence {
-    /// A sequence of which nothing is computed yet.
+    /// A sequence without computed tokens.
     pub(super) fn new(key: SeqKey, prompt: Arc<Prompt>, stage: Stage) -> Self {
         Self {
             key,

@@ -6,7 +6,7 @@
 
 use super::check_len;
 use crate::Error;
-use crate::run::RequireOutput;
+use crate::run::require_output;
 use crate::run::{Chunk, Model, Outputs, Runner, SeqId};
 use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
@@ -170,7 +170,7 @@ impl Model {
     /// If the model was not loaded for embeddings.
     pub fn pooling(&self) -> Result<Pooling, Error> {
         if self.embedding_dim().is_none() {
-            self.output().require(ModelOutput::Embeddings)?;
+            require_output(self.output(), ModelOutput::Embeddings)?;
         }
         Ok(self.default_pooling())
     }

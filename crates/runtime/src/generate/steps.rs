@@ -6,7 +6,7 @@ use super::generator::{Generator, Output, OutputToken, Sample, Scratch};
 use super::params::{FinishReason, GenerateParams};
 use super::session::{Event, Generation, Session, Timings, TokenEvent, check_len};
 use crate::Error;
-use crate::run::RequireOutput;
+use crate::run::require_output;
 use crate::run::{Chunk, Model, Offsets, Outputs, Rows};
 use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
@@ -36,7 +36,7 @@ impl Steps {
         let started = Instant::now();
         let sampling = model.sampling().clone();
         let (tokenizer, runner) = model.parts()?;
-        runner.output().require(ModelOutput::Logits)?;
+        require_output(runner.output(), ModelOutput::Logits)?;
         let room = check_len(prompt.len(), runner.max_seq_len())?;
         runner.rules().check(prompt, (0, &Offsets::default()))?;
         // The last token is not run, so it needs no position.

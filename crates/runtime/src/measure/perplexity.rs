@@ -4,7 +4,7 @@
 
 use super::estimate::{Estimate, Sum};
 use crate::Error;
-use crate::run::RequireOutput;
+use crate::run::require_output;
 use crate::run::{Chunk, Model, OutputRows, Outputs, SeqId};
 use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
@@ -53,7 +53,7 @@ impl<'a> Chunks<'a> {
             if tokenizer.add_bos() { tokenizer.bos() } else { None }
         };
         let runner = model.runner();
-        runner.output().require(ModelOutput::Logits)?;
+        require_output(runner.output(), ModelOutput::Logits)?;
         if len < 4 || len > runner.max_seq_len() {
             let max = runner.max_seq_len();
             return Err(Error::Request(format!("a chunk must have 4 to {max} tokens, not {len}")));

@@ -1,11 +1,11 @@
 //! Models that draft tokens by themselves: whether their layer for multi-token prediction is loaded, and what it
 //! predicts.
 
-use super::RequireOutput;
 use super::chunk::{Chunk, Outputs};
 use super::model::Model;
 use super::options::LoadOptions;
 use super::placement::DeviceLayers;
+use super::require_output;
 use crate::Error;
 use realizar_backends::Phase;
 use realizar_model::architectures::ModelOutput;
@@ -82,7 +82,7 @@ impl Model {
         chunk: usize,
     ) -> Result<Vec<Vec<f32>>, Error> {
         let runner = self.runner();
-        runner.output().require(ModelOutput::Logits)?;
+        require_output(runner.output(), ModelOutput::Logits)?;
         if runner.hidden_dim().is_none() {
             return DraftHead::refuse(
                 "the model was loaded without its multi-token prediction layer",

@@ -30,7 +30,7 @@ pub(crate) use drafting::likeliest;
 pub use kv_room::POOL_SEQ_LEN;
 pub use model::Model;
 pub use options::LoadOptions;
-pub(crate) use output::RequireOutput;
+pub(crate) use output::require_output;
 pub use placement::{DeviceLayers, PlacedPart, Placement};
 pub use prompt::{Embeddings, Prompt, Rows};
 pub use realizar_model::graph::DraftBytes;

@@ -1,8 +1,8 @@
 //! A loaded model: from a path to something that computes logits, with its
 //! tokenizer and chat template beside it.
 
-use super::RequireOutput;
 use super::model_sampling::model_sampling;
+use super::require_output;
 use crate::Error;
 use crate::run::chunk::{Chunk, Outputs};
 use crate::run::context::{context, stretch_context};
@@ -411,7 +411,7 @@ impl Model {
         positions: &[usize],
         chunk: usize,
     ) -> Result<Vec<Vec<f32>>, Error> {
-        self.runner.output().require(ModelOutput::Logits)?;
+        require_output(self.runner.output(), ModelOutput::Logits)?;
         if let Some(pos) = positions.iter().find(|&&pos| pos >= ids.len()) {
             let n = ids.len();
             return Err(Error::Request(format!("position {pos} is not in a prompt of {n}")));

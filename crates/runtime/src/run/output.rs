@@ -3,24 +3,19 @@
 use crate::Error;
 use realizar_model::ModelOutput;
 
-/// Compares what a request needs with what its model computes.
-pub(crate) trait RequireOutput {
-    /// # Errors
-    /// [`Error::Request`] if the model was loaded for the other output.
-    fn require(self, wanted: ModelOutput) -> Result<(), Error>;
-}
-
-impl RequireOutput for ModelOutput {
-    fn require(self, wanted: ModelOutput) -> Result<(), Error> {
-        let text = match (self, wanted) {
-            (Self::Logits, Self::Embeddings) => {
-                "the model was loaded for text generation and computes no embeddings"
-            }
-            (Self::Embeddings, Self::Logits) => {
-                "the model was loaded for embeddings and generates no text"
-            }
-            _ => return Ok(()),
-        };
-        Err(Error::Request(text.to_owned()))
-    }
+/// Checks that a model loaded for `loaded` computes what a request needs.
+///
+/// # Errors
+/// [`Error::Request`] if it was loaded for the other output.
+pub(crate) fn require_output(loaded: ModelOutput, needed: ModelOutput) -> Result<(), Error> {
+    let text = match (loaded, needed) {
+        (ModelOutput::Logits, ModelOutput::Embeddings) => {
+            "the model was loaded for text generation and computes no embeddings"
+        }
+        (ModelOutput::Embeddings, ModelOutput::Logits) => {
+            "the model was loaded for embeddings and generates no text"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::Request(text.to_owned()))
 }

@@ -34,7 +34,7 @@ impl RowRequests<'_> {
         }
     }
 
-    /// Requests another draw of row `i` of the chunk, of which a shortlist was wanted last: as
+    /// Adds a draw to row `i` of the chunk, whose shortlist was requested last: as
     /// [`SampleRequests::draw`].
     pub(crate) fn draw(&mut self, (chunk, i): (usize, usize), place: u32) {
         self.wants.draw(self.first_rows[chunk] + i, place, self.offer.max_draws);
