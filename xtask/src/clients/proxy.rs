@@ -7,8 +7,9 @@ use std::fs;
 use anyhow::{Context, Result, ensure};
 
 use super::Tried;
+use super::environment::{Environment, direct};
 use super::replicas::{Allowed, Front, REQUESTS, asks, failed_streams, tried, under_load};
-use crate::install::{Environment, direct, program};
+use crate::install::program;
 use crate::load::metrics;
 use crate::load::server::{Contender, Server, Setup, free_port};
 use crate::load::workload::Api;

@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use super::Tried;
+use super::environment::{Environment, direct};
 use super::replicas::{
     Allowed, Front, REQUEST_LIMIT, REQUESTS, asks, failed_streams, signal, tried, under_load,
 };
-use crate::install::{Environment, direct, program};
+use crate::install::program;
 use crate::load::client::{Client, Failure};
 use crate::load::metrics::{self, Gauges};
 use crate::load::server::{Contender, Setup, free_port};

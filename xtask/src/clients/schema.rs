@@ -5,8 +5,9 @@ use std::process::Stdio;
 
 use anyhow::{Context, Result};
 
+use super::environment::{Environment, direct};
 use super::{Tried, Verdict};
-use crate::install::{Environment, direct, program};
+use crate::install::program;
 use crate::load::server::{Contender, Setup};
 use crate::shell;
 

@@ -13,10 +13,8 @@ use std::sync::Mutex;
 use anyhow::{Context, Result, ensure};
 
 use super::compiler::{COMPILER, Compiler, DISASSEMBLER, Disassembler, in_parallel};
+use super::images::RESOURCES;
 use super::{images, sass};
-
-/// The report.
-pub(crate) const FILE: &str = images::RESOURCES;
 
 /// What kernels are assembled for, ten times the compute capability: A100, H100, and the Blackwell of workstations.
 const TARGETS: [u32; 3] = [80, 90, 120];
@@ -148,7 +146,7 @@ impl Report {
         let mut report = BTreeMap::new();
         let mut open: Option<(String, Image)> = None;
         for line in text.lines() {
-            let broken = || format!("{FILE}: `{line}` is neither an image nor a kernel");
+            let broken = || format!("{RESOURCES}: `{line}` is neither an image nor a kernel");
             let mut words: Vec<&str> = line.split_whitespace().filter(|&w| w != "|").collect();
             if let Some(name) = words.first().and_then(|word| word.strip_prefix("image/")) {
                 ensure!(words.len() == 2, broken());
@@ -189,7 +187,7 @@ impl Report {
 
     /// The report that is there, if it can be read.
     fn open(root: &Path) -> Option<Self> {
-        let text = fs::read_to_string(root.join(FILE)).ok()?;
+        let text = fs::read_to_string(root.join(RESOURCES)).ok()?;
         Self::parse(&text).ok().flatten()
     }
 
@@ -228,7 +226,7 @@ pub(super) fn update(root: &Path) -> Result<()> {
         }
     }
     report.0 = current;
-    println!("kernels: {} images are not in {FILE} as they are", stale.len());
+    println!("kernels: {} images are not in {RESOURCES} as they are", stale.len());
     if !stale.is_empty() {
         let tools = (Compiler::install()?, Disassembler::install()?);
         // An image at a time is written, so that a run that is cut off is not for nothing.
@@ -246,7 +244,7 @@ pub(super) fn update(root: &Path) -> Result<()> {
 }
 
 fn write(root: &Path, report: &Report) -> Result<()> {
-    let path = root.join(FILE);
+    let path = root.join(RESOURCES);
     fs::write(&path, report.text()).with_context(|| path.display().to_string())
 }
 
@@ -319,7 +317,7 @@ fn numbers(line: &str) -> Vec<u32> {
 
 /// Differences between the report and the images that are there.
 pub(crate) fn stale(root: &Path) -> Result<Vec<String>> {
-    let Ok(text) = fs::read_to_string(root.join(FILE)) else {
+    let Ok(text) = fs::read_to_string(root.join(RESOURCES)) else {
         return Ok(vec!["there is no such file".to_owned()]);
     };
     let report = match Report::parse(&text) {

@@ -8,11 +8,11 @@ use anyhow::Result;
 use super::Platform;
 #[cfg(feature = "all")]
 use super::apple;
-use crate::install::{Environment, program};
+use crate::install::{Python, program};
 use crate::shell;
 
-const ENVIRONMENT: Environment =
-    Environment::Python(&["cargo-zigbuild==0.24.1", "ziglang==0.17.1"]);
+const ENVIRONMENT: Python =
+    Python { packages: &["cargo-zigbuild==0.24.1", "ziglang==0.17.1"], alone: &[] };
 
 /// The environment's name.
 const NAME: &str = "zig";

@@ -108,7 +108,7 @@ pub(crate) fn run() -> Result<()> {
     }
     for message in resources::stale(&root)? {
         let message = format!("{message}: cargo xtask kernels cuda");
-        findings.push(Finding::new(Path::new(resources::FILE), 0, message));
+        findings.push(Finding::new(Path::new(images::RESOURCES), 0, message));
     }
     if web::stale(&root)? {
         let message = "the page is not what its sources give: cargo xtask web";

@@ -16,7 +16,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::{Tried, Verdict};
-use crate::install::{Environment, direct, program};
+use crate::clients::environment::{Environment, direct};
+use crate::install::program;
 use crate::load::server::free_port;
 use crate::{shell, table};
 
