@@ -9,6 +9,6 @@ pub enum Arithmetic {
     /// for float weights of 8 or 16 bits, and prompt rows those of half precision.
     #[default]
     Auto,
-    /// F32 activations throughout.
+    /// F32 activations for all weights and in both phases.
     F32,
 }

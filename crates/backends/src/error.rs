@@ -25,41 +25,23 @@ pub enum Error {
     Format(#[from] realizar_formats::Error),
     /// A file of packed weights cannot be read or written.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// The key-value cache cannot be laid out.
     #[error(transparent)]
     Kv(#[from] realizar_kvcache::Error),
     /// A load option has a value that cannot be used.
     #[error("{option}: {reason}")]
-    Option {
-        /// The option's name.
-        option: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Option { option: &'static str, reason: String },
     /// The backend cannot run the model's plan.
     #[error("{backend} cannot run this model: {}", reasons.join("; "))]
     Refused {
-        /// The backend.
         backend: String,
         /// Each operation or size that it does not support.
         reasons: Vec<String>,
     },
     /// The device failed.
     #[error("{device}: {reason}")]
-    Device {
-        /// The device.
-        device: String,
-        /// What kind of failure it is.
-        fault: DeviceFault,
-        /// What happened.
-        reason: String,
-    },
+    Device { device: String, fault: DeviceFault, reason: String },
 }
 
 impl Error {

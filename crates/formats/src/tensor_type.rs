@@ -42,7 +42,7 @@ pub enum TensorType {
     F8E4M3,
     /// FP8 with 5 exponent and 2 mantissa bits (OCP `E5M2`).
     F8E5M2,
-    /// A type of which only the GGUF id is known: `ggml.h` has removed it, or added it later.
+    /// A GGUF id without a known type: `ggml.h` has removed the type, or added it later.
     Unknown(u32),
 }
 

@@ -12,38 +12,24 @@ pub enum Error {
     Format(#[from] realizar_formats::Error),
     /// A file that a model directory needs cannot be read.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// A JSON file is malformed.
     #[error("{}: {source}", path.display())]
     Json {
-        /// The file.
         path: PathBuf,
         /// Where and why.
         source: serde_json::Error,
     },
     /// The path is neither a GGUF file nor a model directory.
     #[error("{}: {reason}", path.display())]
-    NotAModel {
-        /// The path.
-        path: PathBuf,
-        /// What is missing.
-        reason: String,
-    },
+    NotAModel { path: PathBuf, reason: String },
     /// A setting is missing or has a value that cannot be right.
     #[error("{}: {key}: expected {expected}, found {}", path.display(), shown(found))]
     Setting {
-        /// The file.
         path: PathBuf,
         /// The metadata key or the key in config.json.
         key: String,
-        /// What was expected.
         expected: String,
-        /// What the file says.
         found: String,
     },
     /// The architecture is not one of those in the registry.
@@ -54,7 +40,6 @@ pub enum Error {
         shown(relation)
     )]
     UnknownArchitecture {
-        /// The file.
         path: PathBuf,
         /// What the file calls it.
         name: String,
@@ -66,7 +51,6 @@ pub enum Error {
     /// A feature of the model that is not built.
     #[error("{}: {} is not supported", path.display(), shown(feature))]
     Unsupported {
-        /// The file.
         path: PathBuf,
         /// The feature, by its name in the file.
         feature: String,
@@ -74,7 +58,6 @@ pub enum Error {
     /// A setting names one of several ways, and this one is not built.
     #[error("{}: {} is not supported (supported: {supported})", path.display(), shown(feature))]
     UnsupportedValue {
-        /// The file.
         path: PathBuf,
         /// The setting and its value.
         feature: String,
@@ -84,7 +67,6 @@ pub enum Error {
     /// A tensor is missing.
     #[error("{}: tensor `{tensor}` is missing (it holds {weight})", path.display())]
     MissingTensor {
-        /// The file.
         path: PathBuf,
         /// Its name in the file.
         tensor: String,
@@ -98,7 +80,6 @@ pub enum Error {
         shown(tensor)
     )]
     Shape {
-        /// The file.
         path: PathBuf,
         /// Its name in the file.
         tensor: String,
@@ -110,11 +91,9 @@ pub enum Error {
     /// A tensor is stored in a type that cannot be used for it.
     #[error("{}: tensor `{}` is stored as {ty}, which {reason}", path.display(), shown(tensor))]
     TensorType {
-        /// The file.
         path: PathBuf,
         /// Its name in the file.
         tensor: String,
-        /// The type's name.
         ty: String,
         /// Why it cannot be used.
         reason: String,
@@ -126,19 +105,16 @@ pub enum Error {
         shown(tensor)
     )]
     UnusedTensor {
-        /// The file.
         path: PathBuf,
         /// The first of them.
         tensor: String,
         /// How many there are.
         n: usize,
-        /// The architecture.
         architecture: String,
     },
     /// The model cannot be split between two devices in front of a layer.
     #[error("the model cannot be split before layer {layer}: {reason}")]
     Split {
-        /// The layer.
         layer: usize,
         /// What crosses the cut, or what is missing.
         reason: String,
@@ -146,7 +122,6 @@ pub enum Error {
     /// The layers of the model cannot be divided among ranks.
     #[error("the model cannot be divided among {n_ranks} ranks: {reason}")]
     Shard {
-        /// The ranks.
         n_ranks: usize,
         /// What cannot be shared.
         reason: String,

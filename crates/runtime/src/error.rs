@@ -19,7 +19,6 @@ pub enum Error {
     Tokenizer {
         /// The file or directory that it was looked for in.
         path: PathBuf,
-        /// What is wrong.
         source: Arc<realizar_text::tokenizer::Error>,
     },
     /// The chat template is malformed.
@@ -27,7 +26,6 @@ pub enum Error {
     Template {
         /// The file or directory that it was found in.
         path: PathBuf,
-        /// What is wrong.
         source: Arc<realizar_text::template::Error>,
     },
     /// The model came without a chat template, so it cannot be given a conversation.
@@ -48,10 +46,7 @@ pub enum Error {
          fetch or convert it again",
         path.display()
     )]
-    NotFinite {
-        /// The file or directory.
-        path: PathBuf,
-    },
+    NotFinite { path: PathBuf },
     /// A sampling parameter is out of range.
     #[error(transparent)]
     Sampling(#[from] realizar_text::sampling::Error),
@@ -63,36 +58,16 @@ pub enum Error {
     Kv(#[from] realizar_kvcache::Error),
     /// A load option has a value that cannot be used.
     #[error("{option}: {reason}")]
-    Option {
-        /// The option's name.
-        option: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
+    Option { option: &'static str, reason: String },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Io { path: PathBuf, source: std::io::Error },
     /// A file of a session cannot be used.
     #[error("{}: {reason}", path.display())]
-    SessionFile {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        reason: String,
-    },
+    SessionFile { path: PathBuf, reason: String },
     /// A prompt is longer than the context.
     #[error("a prompt of {n_tokens} tokens does not fit the context of {max}")]
-    PromptTooLong {
-        /// Its tokens.
-        n_tokens: usize,
-        /// The context.
-        max: usize,
-    },
+    PromptTooLong { n_tokens: usize, max: usize },
     /// A request asks for something that the model cannot do.
     #[error("{0}")]
     Request(String),
@@ -101,12 +76,7 @@ pub enum Error {
     Step(String),
     /// The system gives no thread.
     #[error("the thread `{name}` cannot be started: {source}")]
-    Thread {
-        /// The thread's name.
-        name: &'static str,
-        /// Why not.
-        source: std::io::Error,
-    },
+    Thread { name: &'static str, source: std::io::Error },
     /// The engine ends before the request is complete.
     #[error("the engine is shutting down")]
     Ended,
@@ -123,7 +93,7 @@ impl Error {
         }
     }
 
-    /// Names the model at `path` where its output is at fault, of which logits cannot tell.
+    /// Adds the path of the model to an error of its logits, which do not name it.
     pub(crate) fn of_model(self, path: &Path) -> Self {
         match self {
             Self::Sampling(realizar_text::sampling::Error::Logit { .. }) => {

@@ -1,4 +1,4 @@
-//! What the graph names, as the CPU's kernels name it.
+//! The routing and the norms of a graph as arguments of the CPU kernels.
 
 use realizar_kernels_cpu as kernels;
 use realizar_model::graph::weights::Weights;

@@ -118,7 +118,7 @@ impl<D: Device> CudaBackend<D> {
         Self { decode: QuantType::Bf16, ..self }
     }
 
-    /// The device.
+    /// The device that the kernels are loaded on.
     pub fn device(&self) -> &Arc<D> {
         self.kernels.device()
     }

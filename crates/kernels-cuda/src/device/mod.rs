@@ -76,7 +76,7 @@ pub trait Device: fmt::Debug + Send + Sync + Sized + 'static {
     /// Any error of the driver.
     fn free_bytes(&self) -> Result<usize, Error>;
 
-    /// Number of multiprocessors, each of which runs blocks of its own.
+    /// Number of multiprocessors. Each runs blocks of its own.
     fn n_multiprocessors(&self) -> usize;
 
     /// Whether launches are dependent, so that kernels start early and wait themselves.

@@ -71,8 +71,8 @@ impl TopK {
 }
 
 impl TopK {
-    /// As [`Self::select`], of a row of which a device found the best tokens, at least `k` or all above minus
-    /// infinity, and the `total` of their shares; `None` if there are none.
+    /// As [`Self::select`], from the best tokens that a device found, at least `k` or all above minus infinity, and
+    /// the row's `total` of shares; `None` without any token.
     pub fn of_best(
         &mut self,
         best: impl Iterator<Item = (u32, f32)>,
